@@ -1,0 +1,82 @@
+"""Every error that a person can meet, as one tree.
+
+    AgrpoError                  the message is one line: the value, what was expected, what to do next
+    |-- BadInput                the user's settings, files or callables; exit 2, nothing was started
+    |-- LeaseLost               another attempt has taken over this run: stop at once, touch nothing
+    |-- LeaseHeld               somebody else is running this run right now
+    |-- AttemptsExhausted       the run died too often
+    |-- StatusConflict          a row is not in the status this write started from: a bug, or a second writer
+    |-- StoreError              the database cannot be used (schema, place, version)
+    |-- ChildFailed             a process of the run failed beyond its limit, or with a bug
+    |-- Outage                  something outside us is away; worth a retry
+    |   `-- ServerOutage        a vLLM server did not answer, or answered 5xx
+    |-- RequestRefused          a server refused one request (4xx): the same request would be refused again
+    |-- MalformedAnswer         a server's answer lacks what was asked for
+    |-- WeightSyncError         a phase of a weight update failed; the version did not advance
+    |-- ProbeFailed             server and trainer disagree about the same weights
+    `-- RewardError             a reward function returned something that is no reward
+"""
+
+
+class AgrpoError(Exception):
+    """Base of everything this package raises on purpose."""
+
+
+class BadInput(AgrpoError):
+    """A setting, file or callable that the user gave cannot be used."""
+
+
+class LeaseLost(AgrpoError):
+    """The run's fencing token has moved on: this process no longer owns the run."""
+
+
+class LeaseHeld(AgrpoError):
+    """Another live process holds the run's lease."""
+
+
+class AttemptsExhausted(AgrpoError):
+    """The run has used up its attempts."""
+
+
+class StatusConflict(AgrpoError):
+    """A row was not in the status that the write expected."""
+
+
+class StoreError(AgrpoError):
+    """The database cannot be used as it is."""
+
+
+class ChildFailed(AgrpoError):
+    """A process of the run failed with a bug, or more often than its restart limit."""
+
+
+class Outage(AgrpoError):
+    """Something outside this process is away for now."""
+
+
+class ServerOutage(Outage):
+    """A server did not answer in time, refused the connection or answered 5xx."""
+
+
+class RequestRefused(AgrpoError):
+    """A server refused a request for a reason that a retry cannot mend (4xx)."""
+
+
+class MalformedAnswer(AgrpoError):
+    """A server's answer lacks fields, or its lists have the wrong lengths."""
+
+
+class WeightSyncError(AgrpoError):
+    """A weight update failed in the named phase."""
+
+    def __init__(self, phase: str, message: str) -> None:
+        super().__init__(f"weight update failed in phase {phase!r}: {message}")
+        self.phase = phase
+
+
+class ProbeFailed(AgrpoError):
+    """The server's log-probabilities of a probe text differ from the trainer's."""
+
+
+class RewardError(AgrpoError):
+    """A reward function returned a wrong number of values, NaN or infinity."""
