@@ -1,20 +1,20 @@
 """Every error that a person can meet, as one tree.
 
-    AgrpoError                  the message is one line: the value, what was expected, what to do next
-    |-- BadInput                the user's settings, files or callables; exit 2, nothing was started
-    |-- LeaseLost               another attempt has taken over this run: stop at once, touch nothing
-    |-- LeaseHeld               somebody else is running this run right now
-    |-- AttemptsExhausted       the run died too often
-    |-- StatusConflict          a row is not in the status this write started from: a bug, or a second writer
-    |-- StoreError              the database cannot be used (schema, place, version)
-    |-- ChildFailed             a process of the run failed beyond its limit, or with a bug
-    |-- Outage                  something outside us is away; worth a retry
-    |   `-- ServerOutage        a vLLM server did not answer, or answered 5xx
-    |-- RequestRefused          a server refused one request (4xx): the same request would be refused again
-    |-- MalformedAnswer         a server's answer lacks what was asked for
-    |-- WeightSyncError         a phase of a weight update failed; the version did not advance
-    |-- ProbeFailed             server and trainer disagree about the same weights
-    `-- RewardError             a reward function returned something that is no reward
+AgrpoError                  the message is one line: the value, what was expected, what to do next
+|-- BadInput                the user's settings, files or callables; exit 2, nothing was started
+|-- LeaseLost               another attempt has taken over this run: stop at once, touch nothing
+|-- LeaseHeld               somebody else is running this run right now
+|-- AttemptsExhausted       the run died too often
+|-- StatusConflict          a row is not in the status this write started from: a bug, or a second writer
+|-- StoreError              the database cannot be used (schema, place, version)
+|-- ChildFailed             a process of the run failed beyond its limit, or with a bug
+|-- Outage                  something outside us is away; worth a retry
+|   `-- ServerOutage        a vLLM server did not answer, or answered 5xx
+|-- RequestRefused          a server refused one request (4xx): the same request would be refused again
+|-- MalformedAnswer         a server's answer lacks what was asked for
+|-- WeightSyncError         a phase of a weight update failed; the version did not advance
+|-- ProbeFailed             server and trainer disagree about the same weights
+`-- RewardError             a reward function returned something that is no reward
 """
 
 
