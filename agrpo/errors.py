@@ -2,6 +2,7 @@
 
 AgrpoError                  the message is one line: the value, what was expected, what to do next
 |-- BadInput                the user's settings, files or callables; exit 2, nothing was started
+|   `-- BadSetting          a training argument
 |-- LeaseLost               another attempt has taken over this run: stop at once, touch nothing
 |-- LeaseHeld               somebody else is running this run right now
 |-- AttemptsExhausted       the run died too often
@@ -80,3 +81,7 @@ class ProbeFailed(AgrpoError):
 
 class RewardError(AgrpoError):
     """A reward function returned a wrong number of values, NaN or infinity."""
+
+
+class BadSetting(BadInput, ValueError):
+    """A training argument cannot be used; also the ValueError that users of TrainingArguments expect."""
