@@ -1,0 +1,126 @@
+"""The run file's trainer section: every option of AsyncGRPOConfig, and the ranks that run it. No torch here."""
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from agrpo.settings import Dtype, Section
+
+_LAUNCH_KEYS = {"ranks", "threads", "gpus", "training_arguments"}
+
+Schedule = Literal[
+    "constant", "constant_with_warmup", "linear", "cosine", "cosine_with_min_lr", "polynomial", "inverse_sqrt"
+]
+
+
+class TrainerSettings(Section):
+    """How the policy is trained."""
+
+    max_steps: int = Field(default=-1, ge=-1)
+    """Optimizer steps to make; -1 leaves the end to `num_train_epochs`."""
+    num_train_epochs: float = Field(default=3.0, gt=0)
+    """Passes over the prompts, while `max_steps` is unset."""
+    learning_rate: float = Field(default=1e-6, ge=0)
+    """Step size of the optimizer."""
+    lr_scheduler_type: Schedule = "constant"
+    """How the learning rate moves; one that decays needs `max_steps`."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps over which the learning rate rises from 0."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Decoupled weight decay of AdamW."""
+    max_grad_norm: float = Field(default=1.0, ge=0)
+    """Gradients are scaled down to this norm; 0 leaves them alone."""
+    gradient_accumulation_steps: int = Field(default=1, ge=1)
+    """Micro-batches in a step."""
+    gradient_checkpointing: bool = True
+    """Compute activations again in the backward pass: slower, less memory."""
+    bf16: bool | None = None
+    """Mixed precision in bfloat16; None: on with a GPU, off on a CPU."""
+    seed: int = 42
+    """Seed of everything random in training."""
+    save_steps: int = Field(default=500, ge=1)
+    """A checkpoint is due after this many steps, or after `checkpoint_minutes`."""
+    save_total_limit: int | None = Field(default=None, ge=1)
+    """How many checkpoints stay on disk; None keeps all."""
+    logging_steps: int = Field(default=1, ge=1)
+    """Steps between two rows of metrics."""
+
+    groups_per_step: int | None = Field(default=None, ge=1)
+    """Groups that make a step; None fills rows up to `token_budget`."""
+    checkpoint_minutes: float = Field(default=10.0, gt=0)
+    """A checkpoint is due after this many minutes, or after `save_steps`."""
+    num_generations: int = Field(default=8, ge=2)
+    """Completions of each prompt: the group's size."""
+    max_completion_length: int = Field(default=2048, ge=1)
+    """Longest completion of one request, in tokens."""
+    temperature: float = Field(default=1.0, ge=0)
+    """Sampling temperature."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Sample from the smallest set of tokens with this probability."""
+    top_k: int = Field(default=0, ge=0)
+    """Sample from the k most likely tokens; 0 takes all."""
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    """Sample from tokens at least this fraction as likely as the most likely one."""
+    repetition_penalty: float = Field(default=1.0, gt=0)
+    """Above 1 makes repeated tokens less likely."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Arguments for the chat template, such as {"enable_thinking": false}."""
+    max_tool_calling_iterations: int | None = Field(default=None, ge=1)
+    """Rounds of tool calls in a rollout; None: until the model stops calling."""
+    dtype: Dtype = "float32"
+    """Precision in which the trainer loads the weights."""
+    model_init_kwargs: dict[str, Any] | None = None
+    """Arguments of `from_pretrained`; its `dtype` and `revision` win."""
+    trust_remote_code: bool = False
+    """Run code that comes with the model. It can do anything you can."""
+    router_aux_loss_coef: float | None = Field(default=None, ge=0)
+    """Weight of the load-balancing loss of mixture-of-experts models."""
+    vllm_server_timeout: float = Field(default=1800.0, gt=0)
+    """Limit of readiness, of each request and of each weight update, in seconds."""
+    epsilon: float = Field(default=0.2, ge=0)
+    """Lower clip of the probability ratio."""
+    epsilon_high: float | None = Field(default=None, ge=0)
+    """Upper clip of the probability ratio; None: the same as `epsilon`."""
+    score_centering: bool = True
+    """Centre the score instead of clipping the ratio."""
+    vllm_importance_sampling_clip_min: float = Field(default=0.5, ge=0)
+    """Tokens whose trainer-to-sampler ratio is below this are masked."""
+    vllm_importance_sampling_clip_max: float = Field(default=5.0, gt=0)
+    """Tokens whose trainer-to-sampler ratio is above this are masked."""
+    num_sampler_logprobs: int = Field(default=8, ge=1)
+    """How many of the sampler's most likely tokens come with each sampled one."""
+    token_budget: int | None = Field(default=None, ge=1)
+    """Tokens of a row; None is derived from the completion length."""
+    max_concurrent_rollouts: int = Field(default=512, ge=1)
+    """Rollouts in flight at most."""
+    max_staleness: int = Field(default=4, ge=0)
+    """Policy versions a sample may be behind when it is trained."""
+    weight_sync_steps: int = Field(default=1, ge=1)
+    """Steps between two weight updates of the servers."""
+    rollout_worker_timeout: float = Field(default=300.0, gt=0)
+    """Silence after which the worker is given up, in seconds."""
+    log_completions: bool = False
+    """Print some completions every `logging_steps`."""
+    num_completions_to_print: int | None = Field(default=None, ge=1)
+    """How many; None prints all."""
+
+    ranks: int = Field(default=1, ge=1)
+    """Trainer processes. More than one: torchrun with gloo on CPUs, accelerate on GPUs."""
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads of each rank; None leaves it to torch."""
+    gpus: list[int] | None = None
+    """GPUs for the trainer; None takes the last one."""
+    training_arguments: dict[str, Any] = Field(default={})
+    """Any further field of transformers' TrainingArguments, passed on as it is."""
+
+    @model_validator(mode="after")
+    def _keep_one_place(self) -> Self:
+        for key in self.training_arguments:
+            if key in type(self).model_fields:
+                raise ValueError(f"'{key}' stands under training_arguments; write it directly under trainer")
+        return self
+
+    def arguments(self) -> dict[str, Any]:
+        """Keywords for AsyncGRPOConfig; None stands for the default there, so it is left out."""
+        own = {key: value for key, value in self.model_dump(exclude=_LAUNCH_KEYS).items() if value is not None}
+        return {**self.training_arguments, **own}
