@@ -1,0 +1,43 @@
+"""How far generation may run ahead of training, counted in raw sample tokens (async-grpo.md section 8.1)."""
+
+from dataclasses import dataclass
+
+
+def allowance_tokens(step_tokens: int, max_staleness: int) -> int:
+    """Tokens that the worker may hold, queued or in flight, after a step that used `step_tokens`."""
+    return step_tokens * max(max_staleness, 1)
+
+
+def first_allowance(token_budget: int, num_processes: int, gradient_accumulation_steps: int, max_staleness: int) -> int:
+    """The allowance before the first step: every row of it is assumed full."""
+    return allowance_tokens(token_budget * num_processes * gradient_accumulation_steps, max_staleness)
+
+
+@dataclass(slots=True)
+class GroupSize:
+    """Mean sample tokens of the groups completed so far: the estimate for those still in flight."""
+
+    num_groups: int = 0
+    num_tokens: int = 0
+
+    def add(self, num_tokens: int) -> None:
+        """Count one completed group."""
+        self.num_groups += 1
+        self.num_tokens += num_tokens
+
+    @property
+    def mean(self) -> float | None:
+        """Tokens per group, None before the first one is complete."""
+        return self.num_tokens / self.num_groups if self.num_groups else None
+
+
+def held_tokens(pending_tokens: int, num_groups_in_flight: int, group_tokens: float) -> float:
+    """Tokens waiting in the store plus the estimate for groups being generated or scored."""
+    return pending_tokens + num_groups_in_flight * group_tokens
+
+
+def admits(allowance: int, pending_tokens: int, num_groups_in_flight: int, group_tokens: float | None) -> bool:
+    """Whether one more group may start. Until the first group is complete (None), one group starts at a time."""
+    if group_tokens is None:
+        return num_groups_in_flight == 0 and pending_tokens < allowance
+    return held_tokens(pending_tokens, num_groups_in_flight, group_tokens) < allowance
