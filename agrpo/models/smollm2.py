@@ -48,7 +48,7 @@ def _convert(source: Path, made: Path) -> None:
     config = AutoConfig.from_pretrained(**where)
     # What transformers reads from GGUF counts as quantised and refuses to be saved: a plain model takes its weights.
     vars(config).pop("quantization_config", None)
-    plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
     plain.load_state_dict(read.state_dict())
     plain.save_pretrained(made)
     AutoTokenizer.from_pretrained(**where).save_pretrained(made)
