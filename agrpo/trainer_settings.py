@@ -53,14 +53,14 @@ class TrainerSettings(Section):
     """Completions of each prompt: the group's size."""
     max_completion_length: int = Field(default=2048, ge=1)
     """Longest completion of one request, in tokens."""
-    temperature: float = Field(default=1.0, ge=0)
-    """Sampling temperature."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Sampling temperature; it also divides the trainer's logits."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Sample from the smallest set of tokens with this probability."""
+    """Sample from the smallest set of tokens with this probability; below 1 it needs `top_k`."""
     top_k: int = Field(default=0, ge=0)
     """Sample from the k most likely tokens; 0 takes all."""
     min_p: float | None = Field(default=None, ge=0, le=1)
-    """Sample from tokens at least this fraction as likely as the most likely one."""
+    """Sample from tokens at least this fraction as likely as the most likely one; it needs `top_k`."""
     repetition_penalty: float = Field(default=1.0, gt=0)
     """Above 1 makes repeated tokens less likely."""
     chat_template_kwargs: dict[str, Any] | None = None
@@ -90,7 +90,7 @@ class TrainerSettings(Section):
     num_sampler_logprobs: int = Field(default=8, ge=1)
     """How many of the sampler's most likely tokens come with each sampled one."""
     token_budget: int | None = Field(default=None, ge=1)
-    """Tokens of a row; None is derived from the completion length."""
+    """Tokens of a row; None: the server's `max_model_len`."""
     max_concurrent_rollouts: int = Field(default=512, ge=1)
     """Rollouts in flight at most."""
     max_staleness: int = Field(default=4, ge=0)
@@ -99,6 +99,12 @@ class TrainerSettings(Section):
     """Steps between two weight updates of the servers."""
     rollout_worker_timeout: float = Field(default=300.0, gt=0)
     """Silence after which the worker is given up, in seconds."""
+    reward_timeout_s: float = Field(default=60.0, gt=0)
+    """Limit of one call of a reward function, in seconds."""
+    probe_steps: int = Field(default=50, ge=0)
+    """Published versions between two comparisons of server and trainer; 0: only after the first."""
+    probe_tolerance: float = Field(default=0.1, gt=0)
+    """Largest mean difference of their log-probabilities, in nats."""
     log_completions: bool = False
     """Print some completions every `logging_steps`."""
     num_completions_to_print: int | None = Field(default=None, ge=1)
