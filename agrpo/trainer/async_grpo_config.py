@@ -38,7 +38,7 @@ class AsyncGRPOConfig(TrainingArguments):
     gradient_checkpointing: bool = _setting(True, "Forward again in the backward pass instead of keeping activations.")
     bf16: bool | None = _setting(None, "None: True unless fp16 or on a CPU.")  # type: ignore[assignment]
     ignore_data_skip: bool = _setting(True, "Always True: the store, not the base trainer, knows where to resume.")
-    remove_unused_columns: bool | None = _setting(False, "Must stay False: rewards read the dataset's columns.")
+    remove_unused_columns: bool = _setting(False, "Must stay False: rewards read the dataset's columns.")
 
     # The model.
     model_init_kwargs: dict[str, Any] | str | None = _setting(None, "Keywords of from_pretrained.")
