@@ -1,0 +1,63 @@
+"""Where a run stands, read from the store: what the live display, `show` and Prefect's artifacts tell."""
+
+import time
+from dataclasses import dataclass
+
+from agrpo.store import Store, events, metrics, processes, runs
+
+_RECENT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One look at a run."""
+
+    run_id: str
+    status: str
+    phase: str
+    """What the launcher is doing, such as "starting servers" or "training"."""
+    waits_for: dict[str, str]
+    """What each process's loop said it is doing, by "kind index"; only recent words."""
+    processes: dict[str, str]
+    """State by "kind index": "pid 123", or why it ended."""
+    step: int
+    num_steps: int | None
+    """Steps the run will make; None when its end is a number of epochs."""
+    wall_s: float
+    history: list[tuple[int, dict[str, float]]]
+    """Logged values by step, in order."""
+
+    @property
+    def last(self) -> dict[str, float]:
+        """The newest logged values."""
+        return self.history[-1][1] if self.history else {}
+
+
+def read_progress(store: Store, run_id: str) -> Progress:
+    """The run as the store has it now."""
+    run = runs.get_run(store, run_id)
+    phases = [event.message for event in events.events(store, run_id) if event.kind == "phase"]
+    max_steps = int(run.config["trainer"]["max_steps"])
+    return Progress(
+        run_id=run_id,
+        status=run.status,
+        phase=phases[-1] if phases else run.status,
+        waits_for=_recent_words(store, run_id),
+        processes={
+            f"{process.kind} {process.index}": f"pid {process.pid}"
+            if process.state == "running"
+            else str(process.reason)
+            for process in processes.all(store, run_id)
+            if process.token == run.token
+        },
+        step=run.step,
+        num_steps=max_steps if max_steps > 0 else None,
+        wall_s=run.wall_s,
+        history=metrics.series(store, run_id),
+    )
+
+
+def _recent_words(store: Store, run_id: str) -> dict[str, str]:
+    since = time.time() - _RECENT_S
+    beats = [beat for beat in processes.heartbeats(store, run_id) if beat.at >= since and beat.detail]
+    return {f"{beat.kind} {beat.index}": str(beat.detail) for beat in sorted(beats, key=lambda beat: beat.at)}
