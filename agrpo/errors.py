@@ -10,7 +10,8 @@ AgrpoError                  the message is one line: the value, what was expecte
 |-- StoreError              the database cannot be used (schema, place, version)
 |-- ChildFailed             a process of the run failed beyond its limit, or with a bug
 |-- Outage                  something outside us is away; worth a retry
-|   `-- ServerOutage        a vLLM server did not answer, or answered 5xx
+|   |-- ServerOutage        a vLLM server did not answer, or answered 5xx
+|   `-- StoreOutage         the database did not answer, or was busy for too long
 |-- RequestRefused          a server refused one request (4xx): the same request would be refused again
 |-- MalformedAnswer         a server's answer lacks what was asked for
 |-- WeightSyncError         a phase of a weight update failed; the version did not advance
@@ -85,3 +86,7 @@ class RewardError(AgrpoError):
 
 class BadSetting(BadInput, ValueError):
     """A training argument cannot be used; also the ValueError that users of TrainingArguments expect."""
+
+
+class StoreOutage(Outage):
+    """The database did not answer, or was busy for too long."""

@@ -1,0 +1,67 @@
+"""Checkpoints that are complete on disk, and the cursor: the one a restart resumes from."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Select, delete, select, update
+
+from agrpo.errors import StatusConflict
+from agrpo.store import accounting, schema
+from agrpo.store.attempt import Attempt
+from agrpo.store.sql import exactly, put
+from agrpo.store.store import Store
+
+_checkpoints, _runs = schema.checkpoints.c, schema.runs.c
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """A complete checkpoint."""
+
+    step: int
+    path: str
+    digest: str
+    trained_prompt_index: int
+    """First prompt not yet wholly trained or dropped at that step."""
+    created_at: float
+    """Seconds since 1970."""
+
+
+def commit(attempt: Attempt, step: int, path: str, digest: str) -> int:
+    """Name a complete folder and make it the cursor, in one transaction; returns the trained prompt index."""
+    with attempt.write() as connection:
+        index = accounting.trained_prompt_index(connection, attempt.run_id, step)
+        row = {"path": path, "digest": digest, "trained_prompt_index": index, "created_at": time.time()}
+        put(connection, schema.checkpoints, {"run_id": attempt.run_id, "step": step}, row)
+        connection.execute(update(schema.runs).where(_runs.run_id == attempt.run_id).values(checkpoint_step=step))
+        return index
+
+
+def cursor(store: Store, run_id: str) -> CheckpointRow | None:
+    """The checkpoint a restart resumes from; None before the first."""
+    query = _select(run_id).join(schema.runs, _runs.run_id == _checkpoints.run_id)
+    with store.read() as connection:
+        row = connection.execute(query.where(_runs.checkpoint_step == _checkpoints.step)).one_or_none()
+    return CheckpointRow(*row) if row else None
+
+
+def all(store: Store, run_id: str) -> list[CheckpointRow]:
+    """Every known checkpoint by step."""
+    with store.read() as connection:
+        return [CheckpointRow(*row) for row in connection.execute(_select(run_id).order_by(_checkpoints.step))]
+
+
+def forget(attempt: Attempt, step: int) -> None:
+    """Take back the name of a checkpoint, before its folder is deleted. Raises StatusConflict for the cursor."""
+    here = (_checkpoints.run_id == attempt.run_id, _checkpoints.step == step)
+    with attempt.write() as connection:
+        at = connection.execute(select(_runs.checkpoint_step).where(_runs.run_id == attempt.run_id)).scalar()
+        if at == step:
+            raise StatusConflict(f"checkpoint {step} is the one run {attempt.run_id!r} resumes from: keep it")
+        exactly(1, connection.execute(delete(schema.checkpoints).where(*here)).rowcount, f"forget checkpoint {step}")
+
+
+def _select(run_id: str) -> Select[Any]:
+    columns = (_checkpoints[name] for name in CheckpointRow.__slots__)
+    return select(*columns).where(_checkpoints.run_id == run_id)

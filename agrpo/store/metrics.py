@@ -1,0 +1,66 @@
+"""Logged metrics, one row a step, and the windows of measurements that workers append."""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import insert, select
+
+from agrpo.store import schema
+from agrpo.store.attempt import Attempt
+from agrpo.store.json_text import to_floats
+from agrpo.store.processes import Kind
+from agrpo.store.store import Store
+
+_metrics, _windows = schema.metrics.c, schema.windows.c
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What a process measured since its window before."""
+
+    id: int
+    kind: Kind
+    index: int
+    values: dict[str, float]
+    at: float
+    """Seconds since 1970."""
+
+
+def log(attempt: Attempt, step: int, values: Mapping[str, float]) -> None:
+    """Log the values of a step. A step is logged once: a second call, as in a replay, changes nothing."""
+    numbers = {name: float(value) for name, value in values.items()}
+    reward = numbers.get("reward")
+    if reward is not None and not math.isfinite(reward):
+        reward = None
+    key = {"run_id": attempt.run_id, "step": step}
+    with attempt.write() as connection:
+        logged = select(_metrics.step).where(_metrics.run_id == attempt.run_id, _metrics.step == step)
+        if connection.execute(logged).first() is None:
+            row = {"values": numbers, "reward": reward, "logged_at": time.time()}
+            connection.execute(insert(schema.metrics).values(**key, **row))
+
+
+def series(store: Store, run_id: str) -> list[tuple[int, dict[str, float]]]:
+    """Step and values of every logged step, in order."""
+    query = select(_metrics.step, _metrics["values"]).where(_metrics.run_id == run_id).order_by(_metrics.step)
+    with store.read() as connection:
+        return [(step, to_floats(values)) for step, values in connection.execute(query)]
+
+
+def window(attempt: Attempt, process_kind: Kind, index: int, values: Mapping[str, float]) -> None:
+    """Append a window of gauges and counts."""
+    numbers = {name: float(value) for name, value in values.items()}
+    row = {"run_id": attempt.run_id, "kind": process_kind, "index": index, "values": numbers, "at": time.time()}
+    with attempt.write() as connection:
+        connection.execute(insert(schema.windows).values(**row))
+
+
+def windows_since(store: Store, run_id: str, id: int) -> list[Window]:
+    """Windows with a greater id than this one; 0 gives all."""
+    query = select(_windows.id, _windows.kind, _windows.index, _windows["values"], _windows.at)
+    query = query.where(_windows.run_id == run_id, _windows.id > id).order_by(_windows.id)
+    with store.read() as connection:
+        rows = connection.execute(query).all()
+    return [Window(id, kind, index, to_floats(values), at) for id, kind, index, values, at in rows]

@@ -1,0 +1,61 @@
+"""SQLite, set up in one place: write-ahead log, immediate writers, full sync, and no network file system."""
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+
+from agrpo.errors import StoreError
+
+BUSY_TIMEOUT_S = 30
+PRAGMAS = (
+    f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000}",
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
+    "PRAGMA foreign_keys = ON",
+)
+NETWORK_FILE_SYSTEMS = {
+    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "ocfs2", "gfs2"),
+    *("fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.juicefs", "fuse.rclone", "fuse.ceph"),
+}
+
+
+def open_engine(url: URL, create: bool, json_serializer: Callable[[Any], str]) -> Engine:
+    """An engine on the file that `url` names; makes its folder when `create` is set."""
+    if not url.database or url.database == ":memory:":
+        raise StoreError("the store must be a file that several processes can open: write sqlite:///runs/agrpo.db")
+    path = Path(os.path.realpath(url.database))
+    if not create and not path.exists():
+        raise StoreError(f"there is no database {path}: start a run, or name another store with AGRPO_DATABASE_URL")
+    kind = network_file_system(path, Path("/proc/mounts").read_text())
+    if kind:
+        raise StoreError(f"{path} lies on {kind}, where SQLite's locks do not hold: use a local disk or PostgreSQL")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(url.set(database=str(path)), json_serializer=json_serializer)
+    event.listen(engine, "connect", _set_up)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def network_file_system(path: Path, mounts: str) -> str | None:
+    """The type of the network file system that holds `path`, None on a local one; `mounts` as in /proc/mounts."""
+    holder = ("", "")
+    for line in mounts.splitlines():
+        _, point, kind = line.split()[:3]
+        point = point.replace("\\040", " ")
+        if path.is_relative_to(point) and len(point) >= len(holder[0]):
+            holder = (point, kind)
+    return holder[1] if holder[1] in NETWORK_FILE_SYSTEMS else None
+
+
+def _set_up(connection: sqlite3.Connection, _record: object) -> None:
+    connection.isolation_level = None  # the driver would begin too late and never IMMEDIATE
+    for pragma in PRAGMAS:
+        connection.execute(pragma)
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql(connection.get_execution_options().get("agrpo_begin", "BEGIN"))

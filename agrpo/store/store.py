@@ -1,0 +1,114 @@
+"""One database: how it is opened, read and written. Writes are serialised, so a transaction sees no half of another."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection, Engine, create_engine, inspect, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, OperationalError
+
+from agrpo.errors import StoreError, StoreOutage
+from agrpo.store import sqlite
+from agrpo.store.json_text import dumps
+
+VERSION_TABLE = "agrpo_alembic_version"
+REVISIONS = ("0001",)
+"""Schema revisions in order; the last one is what this code reads and writes."""
+
+
+class Store:
+    """A SQL database that holds runs: a SQLite file or a PostgreSQL database."""
+
+    def __init__(self, url: str, engine: Engine) -> None:
+        self.url = url
+        self._reading = engine
+        self._writing = engine
+        if engine.dialect.name == "sqlite":
+            self._writing = engine.execution_options(agrpo_begin="BEGIN IMMEDIATE")
+        else:
+            self._reading = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        self._schema_checked = False
+
+    @classmethod
+    def open(cls, url: str, create: bool = True) -> "Store":
+        """Open `sqlite:///path` or `postgresql+psycopg://...`; `create=False` refuses a SQLite file that is not there.
+
+        Raises StoreError for a URL that cannot hold runs, such as a SQLite file on a network file system.
+        """
+        try:
+            parsed = make_url(url)
+        except ArgumentError as error:
+            raise StoreError(
+                f"store URL {url!r} is no database URL: write sqlite:///runs/agrpo.db or postgresql://..."
+            ) from error
+        backend = parsed.get_backend_name()
+        if backend == "sqlite":
+            engine = sqlite.open_engine(parsed, create, dumps)
+        elif backend == "postgresql":
+            engine = create_engine(
+                parsed.set(drivername="postgresql+psycopg"), pool_pre_ping=True, json_serializer=dumps
+            )
+        else:
+            raise StoreError(f"store URL names {backend!r}: only sqlite and postgresql can hold runs")
+        return cls(url, engine)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._reading.dispose()
+        self._writing.dispose()
+
+    def migrate(self) -> None:
+        """Bring the schema to the newest revision; several processes may call this at once."""
+        from agrpo.store import migrate  # alembic takes a third of a second that readers need not spend
+
+        migrate.upgrade(self)
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that sees one state of the database and changes nothing."""
+        with _outages(self._reading), self._reading.connect() as connection:
+            self._check_schema(connection)
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that commits unless an exception leaves it. A run's own processes use Attempt.write."""
+        with self.write_unchecked() as connection:
+            self._check_schema(connection)
+            yield connection
+
+    @contextmanager
+    def write_unchecked(self) -> Iterator[Connection]:
+        """Like `write`, for the migration itself: the schema may be absent or old."""
+        with _outages(self._writing), self._writing.begin() as connection:
+            yield connection
+
+    def _check_schema(self, connection: Connection) -> None:
+        if self._schema_checked:
+            return
+        found = revision(connection)
+        if found not in REVISIONS and found is not None:
+            raise StoreError(
+                f"the database has schema {found!r} and this code knows up to {REVISIONS[-1]!r}: install a newer agrpo"
+            )
+        if found != REVISIONS[-1]:
+            raise StoreError(
+                f"the database has schema {found!r}, expected {REVISIONS[-1]!r}: call Store.migrate() (a run does it)"
+            )
+        self._schema_checked = True
+
+
+def revision(connection: Connection) -> str | None:
+    """The schema revision of the database; None for an empty one."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+
+
+@contextmanager
+def _outages(engine: Engine) -> Iterator[None]:
+    try:
+        yield
+    except OperationalError as error:
+        where = engine.url.render_as_string(hide_password=True)
+        raise StoreOutage(f"database {where} did not answer: {str(error.orig).strip()}") from error
