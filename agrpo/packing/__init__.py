@@ -1,0 +1,1 @@
+"""Which samples share a row, and the tensors of a row."""
