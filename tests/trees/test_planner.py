@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agrpo.trees import Limits, Sample, StepPlan, pack, plan_step
+from tests.worlds import forest
+
+
+def fresh(sample_id: int, group_id: int, size: int, num_trained: int = 1) -> Sample:
+    """A sample that shares nothing."""
+    return Sample.of(sample_id, group_id, 1000 * sample_id + np.arange(size), num_trained)
+
+
+def ids(plan: StepPlan) -> list[list[list[int]]]:
+    return [[[sample.sample_id for sample in row] for row in batch] for batch in plan.micro_batches]
+
+
+def test_a_group_stays_together_and_groups_go_to_the_least_load() -> None:
+    samples = [fresh(number, group, 10 if group == 1 else 5) for number, group in enumerate([1, 2, 1, 2, 3])]
+    assert ids(plan_step(samples, Limits(2, 1, 100))) == [[[0, 2], [1, 3, 4]]]
+
+
+def test_a_group_overflows_into_an_empty_row_and_then_closes() -> None:
+    plan = plan_step([fresh(number, 1, 10) for number in range(5)], Limits(2, 1, 25))
+    assert ids(plan) == [[[0, 1], [2, 3]]]
+    assert plan.complete
+
+
+def test_a_full_group_overflows_only_below_the_busiest_row() -> None:
+    below = [fresh(0, 1, 30), fresh(1, 2, 25), fresh(2, 1, 4)]
+    assert ids(plan_step(below, Limits(2, 2, 30))) == [[[0], [1, 2]]]
+    above = [fresh(0, 1, 30), fresh(1, 2, 28), fresh(2, 1, 12)]
+    assert ids(plan_step(above, Limits(2, 2, 40))) == [[[0], [1]], [[2], []]]
+
+
+def test_loss_terms_count_against_the_budget_too() -> None:
+    repeats = [Sample.of(number, 1, np.array([1, 2, 3, 4]), 6) for number in range(2)]
+    assert ids(plan_step(repeats, Limits(1, 2, 10))) == [[[0]], [[1]]]
+
+
+def test_unique_tokens_are_what_fills_a_row() -> None:
+    rollouts = [Sample.of(number, 1, np.array([7] * 20 + [number]), 1) for number in range(5)]
+    assert ids(plan_step(rollouts, Limits(1, 2, 19 + 4 * 2))) == [[[0, 1, 2, 3]], [[4]]]
+
+
+def test_what_no_row_can_hold_is_the_callers_mistake() -> None:
+    limits = Limits(2, 1, 10)
+    assert not limits.allow(fresh(7, 1, 11)) and limits.allow(fresh(7, 1, 10))
+    assert not limits.allow(fresh(7, 1, 3, num_trained=11))
+    with pytest.raises(ValueError, match="sample 7 has 11 tokens"):
+        plan_step([fresh(7, 1, 11)], Limits(2, 2, 10))
+
+
+def test_groups_per_step_ends_a_step_and_spreads_it_over_the_ranks() -> None:
+    samples = [fresh(number, number // 8, 10) for number in range(16)]
+    plan = plan_step(samples, Limits(4, 1, 1000, groups_per_step=1))
+    assert [len(row) for row in ids(plan)[0]] == [2, 2, 2, 2]
+    assert sorted(number for row in ids(plan)[0] for number in row) == list(range(8))
+    assert plan.complete
+
+
+def test_without_enough_samples_a_step_stays_open() -> None:
+    assert not plan_step([fresh(0, 1, 5)], Limits(1, 1, 10)).complete
+    assert plan_step([], Limits(1, 1, 10)) == StepPlan((), False)
+
+
+@given(forest.forests(), st.lists(st.integers(0, 3), min_size=30, max_size=30), st.integers(1, 4), st.integers(8, 60))
+def test_every_sample_lands_once_within_budget(
+    samples: list[forest.Sample], groups: list[int], num_ranks: int, budget: int
+) -> None:
+    limits = Limits(num_ranks, len(samples), budget)
+    offered = [
+        Sample.of(number, groups[number % 30], token_ids, int(trained.sum()))
+        for number, (token_ids, trained) in enumerate(samples)
+    ]
+    offered = [sample for sample in offered if limits.allow(sample)]
+    plan = plan_step(offered, limits)
+    assert sorted(sample.sample_id for sample in plan.samples) == [sample.sample_id for sample in offered]
+    for batch in plan.micro_batches:
+        assert len(batch) == num_ranks
+        assert all(batch) or sum(map(len, batch)) < num_ranks
+        for planned in filter(None, batch):
+            row = pack([samples[sample.sample_id] for sample in planned])
+            assert len(row.input_ids) <= budget and len(row.targets) <= budget
+    assert plan_step(offered, limits) == plan
