@@ -12,6 +12,7 @@ AgrpoError                  the message is one line: the value, what was expecte
 |-- Outage                  something outside us is away; worth a retry
 |   |-- ServerOutage        a vLLM server did not answer, or answered 5xx
 |   `-- StoreOutage         the database did not answer, or was busy for too long
+|-- PromptTooLong           a prompt leaves no room for a generated token; it is skipped and counted
 |-- RequestRefused          a server refused one request (4xx): the same request would be refused again
 |-- MalformedAnswer         a server's answer lacks what was asked for
 |-- WeightSyncError         a phase of a weight update failed; the version did not advance
@@ -90,3 +91,11 @@ class BadSetting(BadInput, ValueError):
 
 class StoreOutage(Outage):
     """The database did not answer, or was busy for too long."""
+
+
+class PromptTooLong(AgrpoError):
+    """A prompt leaves no room for a single generated token under the server's max_model_len."""
+
+
+class RunStopped(AgrpoError):
+    """Somebody asked the run to stop; it can be resumed."""

@@ -1,0 +1,278 @@
+"""Which groups run when: claims prompts under the allowance, scores what comes back, commits what is finished.
+
+    claim -> generate (slots) -> scoring queue -> reward functions -> commit
+
+Every arrow ends in the store or in this process's hands for the length of one group: a kill loses only what is in
+flight, and the claims of a dead worker are taken by the next one.
+"""
+
+import asyncio
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from agrpo.allowance import GroupSize, admits
+from agrpo.errors import BadInput
+from agrpo.rollout.cap import ConcurrencyCap
+from agrpo.rollout.gauges import Gauges
+from agrpo.rollout.groups import GeneratedGroup, GroupFailed, GroupGenerator, finished, num_sample_tokens
+from agrpo.rollout.ledger import Admission, Ledger, View
+from agrpo.rollout.loop import AsyncRolloutLoop
+from agrpo.rollout.pool import ServerPool
+from agrpo.rollout.prompts import Prompt, PromptSource
+from agrpo.rollout.scoring import Scorer, Unscored
+from agrpo.rollout.slots import Slots
+from agrpo.rollout.stats import Times
+from agrpo.store.groups import Claim
+
+T = TypeVar("T")
+
+REFRESH_S = 0.25
+BEAT_S = 2.0
+DATA_ENDED_S = 2.0
+"""After the last prompt: how often to look for claims that a dead worker left."""
+WINDOW_S = 5.0
+NUM_SCORERS = 16
+"""Groups scored at the same time, and groups that may wait for it."""
+NUM_ROWS_AHEAD = 16
+"""Rows of a stream read ahead of the claims."""
+
+WAITS_FOR_TRAINER = "waiting for the trainer: the token allowance is held"
+WAITS_FOR_SERVER = "waiting for a healthy server with confirmed weights"
+
+
+class Dispatcher:
+    """The worker's loops: generation, scoring, and the books kept with the store."""
+
+    def __init__(
+        self,
+        loop: AsyncRolloutLoop,
+        prompts: PromptSource,
+        scorer: Scorer,
+        pool: ServerPool,
+        ledger: Ledger,
+        generator: GroupGenerator,
+        slots: Slots,
+    ) -> None:
+        self._loop = loop
+        self._prompts = prompts
+        self._scorer = scorer
+        self._pool = pool
+        self._ledger = ledger
+        self._generator = generator
+        self._slots = slots
+        self._cap = ConcurrencyCap(slots.limit)
+        self._gauges = Gauges()
+        self._group_size = GroupSize()
+        self._num_in_flight = 0
+        self._num_scoring = 0
+        self._data_ended = False
+        self._unusable: dict[int, Counter[str]] = defaultdict(Counter)
+        self._beats: dict[str, str] = {}
+        self._scoring: asyncio.Queue[tuple[GeneratedGroup, float]] = asyncio.Queue(NUM_SCORERS)
+        self._changed = asyncio.Event()
+        self._rows = ThreadPoolExecutor(1, thread_name_prefix="rows")
+        self._view: View
+
+    async def run(self) -> None:
+        """Work until cancelled. Raises what stopped it, as an exception group."""
+        try:
+            await self._refresh()
+            await self._loop.setup()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._keep_books())
+                tasks.create_task(self._measure())
+                for _ in range(NUM_SCORERS):
+                    tasks.create_task(self._score_groups())
+                await self._generate_groups(tasks)
+        finally:
+            await self._loop.close()
+            self._rows.shutdown(wait=False, cancel_futures=True)
+
+    # Generation.
+
+    async def _generate_groups(self, tasks: asyncio.TaskGroup) -> None:
+        held_since: float | None = None
+        while True:
+            waits_for = self._waits_for()
+            self._beats["generation"] = waits_for or f"{self._num_in_flight} groups in flight"
+            if waits_for == WAITS_FOR_TRAINER:
+                held_since = held_since or time.monotonic()
+            elif held_since is not None:
+                self._gauges.read("rollout/backpressure_s", time.monotonic() - held_since)
+                held_since = None
+            if waits_for is not None:
+                await self._wait_for_change()
+            elif not await self._start_group(tasks):
+                await asyncio.sleep(DATA_ENDED_S)
+
+    def _waits_for(self) -> str | None:
+        """Why no further group may start now, in words."""
+        if not self._view.wants_work:
+            return "the run was asked to stop"
+        if self._view.allowance_tokens is None:
+            return "waiting for the trainer: it has set no token allowance yet"
+        if not self._pool.has_usable:
+            return WAITS_FOR_SERVER
+        if self._scoring.full():
+            return "waiting for reward functions"
+        if self._generator.num_open >= self._slots.limit:
+            return "all rollout slots are in use"
+        return None if self._is_open() else WAITS_FOR_TRAINER
+
+    async def _start_group(self, tasks: asyncio.TaskGroup) -> bool:
+        """Claim the next prompt and set it going; False when there is none for now."""
+        self._num_in_flight += 1
+        stop_index = await self._on_rows_thread(lambda: self._prompts.stop_index(NUM_ROWS_AHEAD))
+        claims = await self._ledger.claim(1, stop_index, self._admission())
+        if not claims:
+            self._num_in_flight -= 1
+            is_final = self._prompts.num_rows is not None
+            if is_final and not self._data_ended:
+                await self._ledger.note("data_ended", f"every prompt below index {stop_index} is claimed")
+            self._data_ended = is_final
+            await self._ledger.say(self._admission())
+            return not is_final
+        prompt = await self._on_rows_thread(lambda: self._prompts.prompt(claims[0].prompt_index))
+        if self._loop.filter_prompt(prompt.row_index, prompt.row, prompt.epoch):
+            tasks.create_task(self._generate_group(claims[0], prompt))
+        else:
+            await self._skip(claims[0], prompt, "filtered", None)
+        return True
+
+    async def _generate_group(self, claim: Claim, prompt: Prompt) -> None:
+        try:
+            generated = await self._generator.generate(prompt, claim.group_id, lambda: self._view.policy_version)
+        except GroupFailed as failure:
+            await self._skip(claim, prompt, failure.reason, str(failure))
+            return
+        for _ in generated.rollouts:
+            self._cap.completed()
+        complete_at = time.monotonic()
+        await self._scoring.put((generated, complete_at))
+        self._gauges.read("rollout/score_block_s", time.monotonic() - complete_at)
+
+    async def _skip(self, claim: Claim, prompt: Prompt, reason: str, words: str | None) -> None:
+        message = None if words is None else f"prompt {prompt.prompt_index} (row {prompt.row_index}): {words}"
+        await self._ledger.skip(claim.group_id, reason, message)
+        self._gauges.count(f"rollout/{reason}_count")
+        await self._settle()
+        if reason == "outage":
+            return
+        unusable = self._unusable[prompt.epoch]
+        unusable[reason] += 1
+        if unusable.total() == self._prompts.num_rows:
+            reasons = ", ".join(f"{number} {name}" for name, number in unusable.items())
+            raise BadInput(
+                f"no prompt of epoch {prompt.epoch} can be used ({reasons}); there is nothing to train on: "
+                f"look at filter_prompt, --max-model-len and the events of the run. The last reason: {words or reason}"
+            )
+
+    # Scoring.
+
+    async def _score_groups(self) -> None:
+        while True:
+            generated, complete_at = await self._scoring.get()
+            self._num_scoring += 1
+            self._beats["scoring"] = f"{self._num_scoring} groups"
+            await self._score_group(generated, complete_at)
+            self._num_scoring -= 1
+            self._beats["scoring"] = f"{self._num_scoring} groups"
+
+    async def _score_group(self, generated: GeneratedGroup, complete_at: float) -> None:
+        begin = time.monotonic()
+        try:
+            rewards = await self._scorer.score(generated.group)
+        except Unscored as outage:
+            rewards = None
+            row_index = generated.prompt.row_index
+            await self._ledger.note("unscored", f"row {row_index} is left out: no answer from {outage}")
+        times = Times(generated.rollout_s, score_wait_s=begin - complete_at, score_s=time.monotonic() - begin)
+        await self._ledger.commit(finished(generated, self._loop, rewards, times))
+        self._group_size.add(num_sample_tokens(generated.group))
+        await self._settle()
+
+    async def _settle(self) -> None:
+        """A group has left this worker's hands: look at the store again before saying so."""
+        await self._refresh()
+        self._num_in_flight -= 1
+        self._changed.set()
+        await self._ledger.say(self._admission())
+
+    # The books.
+
+    async def _keep_books(self) -> None:
+        beaten_at = written_at = time.monotonic()
+        said = self._admission()
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            await self._refresh()
+            if self._admission() != said:
+                said = self._admission()
+                await self._ledger.say(said)
+            now = time.monotonic()
+            if now - beaten_at >= BEAT_S:
+                await self._beat()
+                beaten_at = now
+            if now - written_at >= WINDOW_S:
+                await self._write_window()
+                written_at = now
+
+    async def _beat(self) -> None:
+        """Pass on the heartbeats of the loops that went round; idle scorers are alive too."""
+        if self._num_scoring < NUM_SCORERS:
+            self._beats.setdefault("scoring", f"{self._num_scoring} groups")
+        beats, self._beats = {**self._beats, "store": "keeping the books"}, {}
+        await self._ledger.beat(beats)
+
+    async def _write_window(self) -> None:
+        self._gauges.total("rollout/vllm_retry_count", self._pool.num_retries)
+        self._gauges.total("rollout/reward_retry_count", self._scorer.num_retries)
+        self._gauges.total("rollout/rollout_retry_count", self._generator.num_retries)
+        await self._ledger.window(self._gauges.take())
+
+    async def _refresh(self) -> None:
+        self._view = await self._ledger.view()
+        await self._pool.update(self._view.servers, self._view.policy_version)
+        self._gauges.read("rollout/concurrency", self._slots.num_used)
+        self._gauges.read("rollout/concurrency_cap", self._slots.limit)
+        self._gauges.read("rollout/score_queue_size", self._scoring.qsize())
+        self._changed.set()
+
+    async def _measure(self) -> None:
+        """Read the servers' load and move the cap on rollouts in flight."""
+        started = False
+        while True:
+            load = await self._pool.load()
+            if load is not None:
+                if not started and load.kv_cache_tokens:
+                    self._cap.start(load.kv_cache_tokens, await self._pool.max_model_len())
+                    started = True
+                self._cap.observe(load)
+                self._slots.limit = self._cap.value
+                self._gauges.read("rollout/vllm_kv_cache_usage_frac", load.kv_cache_frac)
+                self._gauges.read("rollout/vllm_running_requests", load.num_running)
+                self._gauges.read("rollout/vllm_queued_requests", load.num_queued)
+                self._gauges.total("rollout/vllm_preemption_count", load.num_preemptions)
+            await asyncio.sleep(WINDOW_S)
+
+    def _is_open(self) -> bool:
+        """Whether the allowance lets another group start."""
+        view = self._view
+        return (
+            view.wants_work
+            and view.allowance_tokens is not None
+            and admits(view.allowance_tokens, view.pending_tokens, self._num_in_flight, self._group_size.mean)
+        )
+
+    def _admission(self) -> Admission:
+        return Admission(self._num_in_flight, self._is_open(), self._data_ended, self._view.allowance_step)
+
+    async def _wait_for_change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    async def _on_rows_thread(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._rows, function)

@@ -1,0 +1,143 @@
+"""The worker's side of the store: every call on one thread, so that the event loop never waits for the database."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from agrpo.errors import BadInput
+from agrpo.records import GroupCommit
+from agrpo.store import Attempt, events, groups, metrics, processes, runs, samples, servers, workers
+from agrpo.store.groups import Claim
+from agrpo.store.servers import ServerRecord
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the worker needs to know of the run, read at one moment."""
+
+    policy_version: int
+    allowance_tokens: int | None
+    """None until the trainer has set the first one."""
+    allowance_step: int
+    pending_tokens: int
+    wants_work: bool
+    """False once somebody asked the run to stop or drain."""
+    servers: tuple[ServerRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What the worker says of itself, for the trainer that must not wait for samples that cannot come."""
+
+    num_in_flight: int
+    open: bool
+    data_ended: bool
+    allowance_step: int
+
+
+class Ledger:
+    """Claims, commits and words about this worker, written under its attempt."""
+
+    def __init__(self, attempt: Attempt, process_id: int) -> None:
+        self._attempt = attempt
+        self._process_id = process_id
+        self._index = _worker_index(attempt, process_id)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+
+    async def view(self) -> View:
+        """Read the run as it is now."""
+        return await self._call(self._read_view)
+
+    async def claim(self, limit: int, stop_index: int | None, admission: Admission) -> list[Claim]:
+        """Say that groups are in flight, then claim up to `limit` prompts: the trainer never sees a gap between."""
+
+        def claim() -> list[Claim]:
+            self._say(admission)
+            return groups.claim(self._attempt, self._process_id, limit, stop_index)
+
+        return await self._call(claim)
+
+    async def commit(self, group: GroupCommit) -> None:
+        """Store a finished group, in one transaction."""
+        await self._call(lambda: groups.commit(self._attempt, group))
+
+    async def skip(self, group_id: int, reason: str, message: str | None = None) -> None:
+        """Drop a claimed prompt without rollouts, with an event when there is something to say."""
+
+        def skip() -> None:
+            groups.skip(self._attempt, group_id, reason)
+            if message is not None:
+                events.add(self._attempt, f"prompt_{reason}", message, group_id=group_id)
+
+        await self._call(skip)
+
+    async def say(self, admission: Admission) -> None:
+        """Replace what this worker last said of itself."""
+        await self._call(lambda: self._say(admission))
+
+    async def beat(self, loops: dict[str, str]) -> None:
+        """Heartbeats of the loops that went round, with what each is doing."""
+
+        def beat() -> None:
+            for loop, detail in loops.items():
+                processes.beat(self._attempt, "worker", self._index, loop, detail)
+
+        await self._call(beat)
+
+    async def window(self, values: dict[str, float]) -> None:
+        """Append a window of measurements."""
+        await self._call(lambda: metrics.window(self._attempt, "worker", self._index, values))
+
+    async def note(self, kind: str, message: str) -> None:
+        """Add an event."""
+        await self._call(lambda: events.add(self._attempt, kind, message))
+
+    async def distrust(self, server: ServerRecord) -> None:
+        """Forget the weights that a server had confirmed: it answers, but has other ones."""
+
+        def distrust() -> None:
+            server_id = servers.register(self._attempt, server.url, server.index, server.process_id, server.info)
+            servers.set_state(self._attempt, server_id, "healthy")
+            events.add(self._attempt, "server_lost_weights", f"{server.url} serves weights this run never published")
+
+        await self._call(distrust)
+
+    def close(self) -> None:
+        """Let the call in progress end and take no more."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    async def _call(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+
+    def _say(self, admission: Admission) -> None:
+        workers.state(
+            self._attempt,
+            self._process_id,
+            admission.num_in_flight,
+            admission.open,
+            admission.data_ended,
+            admission.allowance_step,
+        )
+
+    def _read_view(self) -> View:
+        store, run_id = self._attempt.store, self._attempt.run_id
+        run = runs.get_run(store, run_id)
+        return View(
+            policy_version=run.policy_version,
+            allowance_tokens=run.allowance_tokens,
+            allowance_step=run.allowance_step or 0,
+            pending_tokens=samples.pending_tokens(store, run_id),
+            wants_work=run.request == "none",
+            servers=tuple(servers.servers(store, run_id)),
+        )
+
+
+def _worker_index(attempt: Attempt, process_id: int) -> int:
+    found: list[Any] = [p for p in processes.live(attempt.store, attempt.run_id) if p.id == process_id]
+    if not found:
+        raise BadInput(f"process {process_id} is not registered in run {attempt.run_id!r}; the launcher starts workers")
+    return int(found[0].index)

@@ -1,0 +1,135 @@
+"""What one rollout is, and the hooks that change it (async-grpo.md section 10)."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from agrpo.advantages import group_advantages
+from agrpo.errors import PromptTooLong
+from agrpo.inference.client import SamplingParams
+from agrpo.records import Message, Rollout, RolloutGroup, TurnRecord
+from agrpo.rollout.pool import ServerPool
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
+
+
+@dataclass(slots=True)
+class RolloutPlace:
+    """Which rollout the current task generates, and how many requests it has made: what a seed is made of."""
+
+    run_id: str
+    prompt_index: int
+    member: int
+    num_requests: int = 0
+
+    def next_seed(self) -> int:
+        """A seed for the next request: the same on a replay, another for every member and turn."""
+        key = f"{self.run_id}/{self.prompt_index}/{self.member}/{self.num_requests}"
+        self.num_requests += 1
+        return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest(), "big") >> 1
+
+
+rollout_place: ContextVar[RolloutPlace | None] = ContextVar("rollout_place", default=None)
+"""Set for the task of each rollout; hooks only see the prompt."""
+
+
+class AsyncRolloutLoop:
+    """Generates and scores rollouts. Subclass it, override the hooks that change, set it as the trainer's `loop_cls`.
+
+    Hooks may read `self.config`, `self.tokenizer` and `self.model_name`. The loop is built in a spawned process: the
+    subclass must stand at module level, and what it opens belongs in `setup`.
+    """
+
+    def __init__(
+        self,
+        config: "AsyncGRPOConfig",
+        model_name: str,
+        tokenizer: "PreTrainedTokenizerBase",
+        eos_token_ids: Sequence[int],
+        pool: ServerPool,
+    ) -> None:
+        self.config = config
+        self.model_name = model_name
+        self.tokenizer = tokenizer
+        self.eos_token_ids = frozenset(eos_token_ids)
+        self._pool = pool
+        keywords = config.chat_template_kwargs
+        self._template_keywords = json.loads(keywords) if isinstance(keywords, str) else keywords or {}
+
+    def filter_prompt(self, row_index: int, row: dict[str, Any], epoch: int) -> bool:
+        """Whether to generate for a prompt; called once per prompt, `epoch` counts complete passes before this one."""
+        return True
+
+    async def generate_one(self, prompt: list[Message], tools: list[Callable[..., Any]], group_id: int = 0) -> Rollout:
+        """Generate one rollout; every sampling request must be in `Rollout.turns`. Tool calls come with issue 6."""
+        turn = await self.generate_one_turn(self.render(prompt))
+        text = self.tokenizer.decode(turn.output_ids, skip_special_tokens=True)
+        return Rollout([{"role": "assistant", "content": text}], list(turn.output_ids), [turn])
+
+    async def generate_one_turn(self, prompt_ids: list[int]) -> TurnRecord:
+        """One sampling request under the config's settings, retried while servers are away.
+
+        `max_tokens` is clipped to what `max_model_len` leaves. With nothing left a later turn comes back empty, as cut;
+        a rollout's first one raises PromptTooLong, which skips the prompt.
+        """
+        place = rollout_place.get()
+        is_first = place is None or place.num_requests == 0
+        seed = place.next_seed() if place is not None else None
+        longest = await self._pool.max_model_len()
+        room = min(self.config.max_completion_length, longest - len(prompt_ids))
+        if room < 1 and is_first:
+            raise PromptTooLong(
+                f"a prompt of {len(prompt_ids)} tokens leaves no room under the server's max_model_len {longest}; "
+                "start the server with a longer --max-model-len, or drop the prompt"
+            )
+        if room < 1:
+            return TurnRecord(prompt_ids, [], finish_reason="length")
+        return await self._pool.generate(prompt_ids, self._sampling(room, seed))
+
+    def compute_advantages(self, group: RolloutGroup) -> np.ndarray:
+        """One advantage per rollout, in the order of `group.rewards` (NaN where no source scored)."""
+        assert group.rewards is not None
+        return group_advantages(group.rewards)
+
+    async def setup(self) -> None:
+        """Open what the hooks need; runs on the loop's event loop before the first prompt."""
+
+    async def close(self) -> None:
+        """Release what `setup` opened; also runs after a failure."""
+
+    def render(self, prompt: list[Message]) -> list[int]:
+        """Token ids of a conversation with the generation prompt."""
+        ids: Any = self.tokenizer.apply_chat_template(
+            prompt,
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=False,
+            **self._template_keywords,
+        )
+        return list(ids)
+
+    def is_terminated(self, rollout: Rollout) -> bool:
+        """Whether the last turn ended with an end-of-sequence token rather than being cut."""
+        last = rollout.turns[-1].output_ids if rollout.turns else []
+        return bool(last) and last[-1] in self.eos_token_ids
+
+    def _sampling(self, max_tokens: int, seed: int | None) -> SamplingParams:
+        config = self.config
+        return SamplingParams(
+            max_tokens=max_tokens,
+            temperature=config.temperature,
+            top_p=config.top_p,
+            top_k=config.top_k,
+            min_p=config.min_p or 0.0,
+            repetition_penalty=config.repetition_penalty,
+            num_logprobs=config.num_sampler_logprobs if config.score_centering else 0,
+            seed=seed,
+        )

@@ -1,0 +1,25 @@
+"""Telling an outage, which is worth a retry, from a bug, which would only repeat."""
+
+import socket
+
+from agrpo.errors import Outage
+
+# Clients of remote services name their errors alike without sharing a base class with the built-in ones.
+_CLIENT_ERRORS = {
+    "APIConnectionError",
+    "APITimeoutError",
+    "ClientConnectionError",
+    "ConnectError",
+    "ConnectionError",
+    "NetworkError",
+    "RemoteProtocolError",
+    "Timeout",
+    "TimeoutException",
+}
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether something outside this process was away: a connection error or a time-out, whoever raised it."""
+    if isinstance(error, ConnectionError | TimeoutError | socket.gaierror | Outage):
+        return True
+    return any(kind.__name__ in _CLIENT_ERRORS for kind in type(error).__mro__)

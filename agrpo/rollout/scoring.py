@@ -1,0 +1,171 @@
+"""Rewards of a complete group: all functions at once, each call with a time limit (async-grpo.md section 9)."""
+
+import asyncio
+import functools
+import inspect
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agrpo.errors import RewardError
+from agrpo.records import RolloutGroup
+from agrpo.rollout.isolation import IsolatedFunctions, wants_process
+from agrpo.rollout.outages import is_outage
+from agrpo.rollout.threads import call_in_thread
+
+RewardFunction = Callable[..., Any]
+Rewards = list[float | None]
+
+ROLLOUT_SOURCE = "rollout"
+"""Source name of `Rollout.reward`."""
+RETRY_DELAYS_S = (1.0, 2.0, 4.0, 8.0)
+MAX_HUNG_CALLS = 32
+MAX_PROCESSES = 4
+
+
+class Unscored(Exception):
+    """A reward source stayed away: the group has no reward, which is not a reward of 0."""
+
+
+class Scorer:
+    """Scores groups with all reward functions; any number of groups at the same time."""
+
+    def __init__(
+        self, functions: Sequence[RewardFunction], timeout_s: float, retry_delays_s: Sequence[float] = RETRY_DELAYS_S
+    ) -> None:
+        self.num_retries = 0
+        self._functions = dict(zip(source_names(functions), functions, strict=True))
+        self._timeout_s = timeout_s
+        self._retry_delays_s = retry_delays_s
+        self._num_hung: Counter[str] = Counter()
+        isolated = {name: function for name, function in self._functions.items() if wants_process(function)}
+        self._isolated = IsolatedFunctions(isolated, min(MAX_PROCESSES, os.cpu_count() or 1))
+
+    def close(self) -> None:
+        """End the processes of isolated functions."""
+        self._isolated.close()
+
+    async def score(self, group: RolloutGroup) -> dict[str, Rewards]:
+        """Rewards [G] by source name. Raises Unscored after an outage that retries did not outlast.
+
+        An exception of a function is its own and carries the input as a note; RewardError says what is no reward.
+        """
+        arguments = {
+            **group.reward_kwargs,
+            "prompts": group.prompts,
+            "completions": group.completions,
+            "completion_ids": group.completions_ids,
+        }
+        async with asyncio.TaskGroup() as tasks:
+            calls = {name: tasks.create_task(self._outlast(name, arguments, group)) for name in self._functions}
+        rewards = {name: call.result() for name, call in calls.items()}
+        away = [name for name, values in rewards.items() if values is None]
+        if away:
+            raise Unscored(", ".join(away))
+        return {
+            **{name: values for name, values in rewards.items() if values is not None},
+            **_own_rewards(group),
+        }
+
+    async def _outlast(self, name: str, arguments: dict[str, Any], group: RolloutGroup) -> Rewards | None:
+        """Call one function, again after an outage; None when it stayed away."""
+        for delay in (*self._retry_delays_s, None):
+            try:
+                values = await self._call(name, arguments)
+            except Exception as error:
+                if not is_outage(error):
+                    error.add_note(_input_note(name, group))
+                    raise
+                self._note_hung(name, error)
+            else:
+                return check_rewards(name, values, len(group.completions))
+            if delay is not None:
+                self.num_retries += 1
+                await asyncio.sleep(delay)
+        return None
+
+    async def _call(self, name: str, arguments: dict[str, Any]) -> Any:
+        function = self._functions[name]
+        if wants_process(function):
+            return await self._isolated.call(name, arguments, self._timeout_s)
+        if _is_async(function):
+            return await asyncio.wait_for(function(**arguments), self._timeout_s)
+        return await call_in_thread(lambda: function(**arguments), self._timeout_s)
+
+    def _note_hung(self, name: str, error: Exception) -> None:
+        """A thread that hangs cannot be ended: too many of them are a bug of the function."""
+        function = self._functions[name]
+        if not isinstance(error, TimeoutError) or wants_process(function) or _is_async(function):
+            return
+        self._num_hung[name] += 1
+        if self._num_hung[name] >= MAX_HUNG_CALLS:
+            raise RewardError(
+                f"reward function {name!r} ran over {self._timeout_s} s in {MAX_HUNG_CALLS} calls; "
+                'raise reward_timeout_s, or set isolation = "process" on it so that a hanging call can be ended'
+            )
+
+
+def source_names(functions: Sequence[RewardFunction]) -> list[str]:
+    """A name per function for metrics and errors: a later function of the same name gets a number."""
+    seen: Counter[str] = Counter()
+    names = []
+    for function in functions:
+        name = _name(function)
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return names
+
+
+def check_rewards(name: str, values: Any, num_rollouts: int) -> Rewards:
+    """The values as floats or None; raises RewardError naming the function when they are no rewards of G rollouts."""
+    try:
+        rewards = [None if value is None else float(value) for value in values]
+    except (TypeError, ValueError):
+        raise RewardError(
+            f"reward function {name!r} returned {str(values)[:200]}; expected a list of {num_rollouts} floats or None"
+        ) from None
+    if len(rewards) != num_rollouts:
+        raise RewardError(
+            f"reward function {name!r} returned {len(rewards)} values for {num_rollouts} completions; "
+            "return one float or None per completion"
+        )
+    for i, reward in enumerate(rewards):
+        if reward is not None and not math.isfinite(reward):
+            raise RewardError(
+                f"reward function {name!r} returned {reward} for completion {i}; "
+                "return a finite number, or None where it does not apply"
+            )
+    return rewards
+
+
+def _own_rewards(group: RolloutGroup) -> dict[str, Rewards]:
+    """Rewards that came with the rollouts: their environments' and their own."""
+    rewards: dict[str, Rewards] = {}
+    num_rollouts = len(group.completions)
+    for i, scored in enumerate(group.env_rewards):
+        if scored is not None:
+            rewards.setdefault(scored[0], [None] * num_rollouts)[i] = scored[1]
+    if any(reward is not None for reward in group.rollout_rewards):
+        rewards[ROLLOUT_SOURCE] = group.rollout_rewards
+    return {name: check_rewards(name, values, num_rollouts) for name, values in rewards.items()}
+
+
+def _name(function: RewardFunction) -> str:
+    if isinstance(function, functools.partial):
+        return _name(function.func)
+    return function.__name__ if inspect.isroutine(function) else type(function).__name__
+
+
+def _is_async(function: RewardFunction) -> bool:
+    if isinstance(function, functools.partial):
+        return _is_async(function.func)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _input_note(name: str, group: RolloutGroup) -> str:
+    return (
+        f"in reward function {name!r} for row {group.row_index}: prompt {str(group.prompts[0])[:500]}, "
+        f"completions {str(group.completions)[:1500]}"
+    )

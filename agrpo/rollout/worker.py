@@ -1,0 +1,178 @@
+"""The rollout worker's process: `python -m agrpo.rollout.worker --store URL --run RUN --token N --process-id P`."""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agrpo.errors import AgrpoError, LeaseLost, Outage
+from agrpo.launch import exits
+from agrpo.rollout.dispatcher import Dispatcher
+from agrpo.rollout.groups import GroupGenerator, root_error
+from agrpo.rollout.ledger import Ledger
+from agrpo.rollout.loop import AsyncRolloutLoop
+from agrpo.rollout.pool import ServerPool
+from agrpo.rollout.prompts import open_prompts
+from agrpo.rollout.scoring import Scorer
+from agrpo.rollout.slots import Slots
+from agrpo.store import Attempt, Store, events, runs
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
+
+STOP_LIMIT_S = 5.0
+"""From SIGTERM to leaving, whatever a hook or a reward function is doing."""
+PARENT_CHECK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """Everything a worker works with; picklable, because a plain script spawns its worker with it."""
+
+    config: "AsyncGRPOConfig"
+    model_name: str
+    tokenizer: "PreTrainedTokenizerBase"
+    eos_token_ids: tuple[int, ...]
+    """Any of these ends a completion."""
+    dataset: Any
+    """Rows with a conversational `prompt`: a Dataset, an IterableDataset or a list."""
+    reward_funcs: tuple[Callable[..., Any], ...]
+    store_url: str
+    run_id: str
+    token: int
+    loop_cls: type[AsyncRolloutLoop] = AsyncRolloutLoop
+
+
+def refuse_unpicklable(spec: WorkerSpec) -> None:
+    """Raise TypeError naming the reward function, loop or column of a spec that cannot reach the worker's process."""
+    parts = [("loop_cls", spec.loop_cls), ("config", spec.config), ("train_dataset", spec.dataset)]
+    for name, value in [*(("reward function", function) for function in spec.reward_funcs), *parts]:
+        try:
+            pickle.dumps(value)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise TypeError(
+                f"{name} {value!r:.200} cannot be sent to the rollout worker, which is another process ({error}); "
+                "define it at module level, or use functools.partial or a callable class instance"
+            ) from error
+
+
+def run_worker(spec: WorkerSpec, process_id: int) -> None:
+    """Work for a run until SIGTERM; returns then. Raises LeaseLost, an Outage that lasted, or a bug's own exception."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    attempt = Attempt(Store.open(spec.store_url, create=False), spec.run_id, spec.token)
+    try:
+        asyncio.run(_work(spec, attempt, process_id))
+    except Exception as errors:
+        error = root_error(errors)
+        _tell(attempt, error)
+        raise error from None
+
+
+async def _work(spec: WorkerSpec, attempt: Attempt, process_id: int) -> None:
+    config = spec.config
+    ledger = Ledger(attempt, process_id)
+    pool = ServerPool(config.vllm_server_timeout, ledger.distrust)
+    scorer = Scorer(spec.reward_funcs, config.reward_timeout_s)
+    slots = Slots(config.max_concurrent_rollouts)
+    loop = spec.loop_cls(config, spec.model_name, spec.tokenizer, spec.eos_token_ids, pool)
+    prompts = open_prompts(spec.dataset, config.num_train_epochs if config.max_steps <= 0 else None)
+    generator = GroupGenerator(loop, spec.run_id, slots)
+    work = asyncio.ensure_future(Dispatcher(loop, prompts, scorer, pool, ledger, generator, slots).run())
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _stop, work)
+    watch = asyncio.ensure_future(_end_with_parent(work))
+    try:
+        with contextlib.suppress(asyncio.CancelledError):
+            await work
+    finally:
+        watch.cancel()
+        scorer.close()
+        await pool.close()
+        ledger.close()
+
+
+def _stop(work: "asyncio.Future[None]") -> None:
+    """Cancel everything; a user's code that does not let go is left behind."""
+    work.cancel()
+    timer = threading.Timer(STOP_LIMIT_S, os._exit, (exits.DONE,))
+    timer.daemon = True
+    timer.start()
+
+
+async def _end_with_parent(work: "asyncio.Future[None]") -> None:
+    parent = os.getppid()
+    while os.getppid() == parent:
+        await asyncio.sleep(PARENT_CHECK_S)
+    _stop(work)
+
+
+def _tell(attempt: Attempt, error: BaseException) -> None:
+    """Leave the reason in the store, for whoever looks at the run without its logs."""
+    if isinstance(error, LeaseLost):
+        return
+    kind = "worker_outage" if isinstance(error, Outage) else "worker_failed"
+    text = "".join(traceback.format_exception(error))
+    with contextlib.suppress(AgrpoError):
+        events.add(attempt, kind, f"{type(error).__name__}: {error}", traceback=text)
+
+
+def spec_of_run(store_url: str, run_id: str, token: int) -> WorkerSpec:
+    """The spec of a run that was started from a run file: everything is read again from its stored settings."""
+    from transformers import AutoTokenizer
+
+    from agrpo import runfile
+    from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
+
+    store = Store.open(store_url, create=False)
+    run = runfile.RunFile.model_validate(runs.get_run(store, run_id).config)
+    store.close()
+    config = AsyncGRPOConfig(**runfile.training_arguments(run))
+    tokenizer = AutoTokenizer.from_pretrained(run.model.path, trust_remote_code=config.trust_remote_code)
+    return WorkerSpec(
+        config=config,
+        model_name=run.model.path,
+        tokenizer=tokenizer,
+        eos_token_ids=end_tokens(run.model.path, tokenizer),
+        dataset=runfile.load_dataset(run),
+        reward_funcs=tuple(runfile.resolve_callable(path) for path in run.rewards),
+        store_url=store_url,
+        run_id=run_id,
+        token=token,
+    )
+
+
+def end_tokens(model_name: str, tokenizer: "PreTrainedTokenizerBase") -> tuple[int, ...]:
+    """Ids that end a completion: the tokenizer's and those of the model's generation config, where it has one."""
+    from transformers import GenerationConfig
+
+    try:
+        named = GenerationConfig.from_pretrained(model_name).eos_token_id
+    except OSError:
+        named = None
+    listed = named if isinstance(named, list) else [named]
+    return tuple(sorted({token_id for token_id in [*listed, tokenizer.eos_token_id] if token_id is not None}))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Read the command line, then work."""
+    parser = argparse.ArgumentParser(prog="python -m agrpo.rollout.worker", description="Rollout worker of a run.")
+    parser.add_argument("--store", required=True, help="URL of the store")
+    parser.add_argument("--run", required=True, help="name of the run")
+    parser.add_argument("--token", required=True, type=int, help="fencing token of the attempt")
+    parser.add_argument("--process-id", required=True, type=int, help="id under which the launcher registered it")
+    options = parser.parse_args(arguments)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    run_worker(spec_of_run(options.store, options.run, options.token), options.process_id)
+
+
+if __name__ == "__main__":
+    exits.run(lambda: main(sys.argv[1:]))
