@@ -1,0 +1,115 @@
+"""The command and environment that start a vLLM server which training can drive (async-grpo.md 7)."""
+
+import json
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from agrpo.inference.capabilities import FILE_BACKEND, NCCL_BACKEND
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """One server to start."""
+
+    model: str
+    """Folder or name of the checkpoint; also the name that requests use."""
+    port: int
+    host: str = LOOPBACK
+    device: str = "cpu"
+    """"cpu" or "cuda"."""
+    gpus: tuple[int, ...] = ()
+    """GPUs of this server; more than one splits every layer over them. Empty leaves CUDA_VISIBLE_DEVICES alone."""
+    dtype: str = "float32"
+    max_model_len: int | None = None
+    """Longest prompt plus completion in tokens; None is the model's own limit."""
+    max_logprobs: int = 20
+    weight_backend: str | None = None
+    """None: NCCL on GPU, files on CPU."""
+    weights_folders: tuple[Path, ...] = ()
+    """Folders from which the file backend may read weights."""
+    sampling_masks: bool = False
+    """Report the candidate set of every token; GPU only."""
+    seed: int = 0
+    """Of the server's own sampling: give every server another one, or equal prompts get equal completions."""
+    threads: int | None = None
+    """CPU threads; None takes all that this process may use."""
+    cpu_binding: str = "nobind"
+    """vLLM's way to bind its threads to cores: "nobind", "auto" or a list such as "0-3"."""
+    kv_cache_gb: int = 1
+    """Size of the KV cache on the CPU."""
+    gpu_memory_frac: float = 0.9
+    api_servers: int | None = None
+    """Processes that turn answers into JSON; None: 8 on GPU, 1 on CPU."""
+    enforce_eager: bool | None = None
+    """Skip compiling the model; None: only on the CPU, where compiling takes two minutes."""
+    python: str | None = None
+    """Interpreter whose environment holds vLLM; None is this one."""
+    args: tuple[str, ...] = ()
+    """Further arguments, after ours and so winning over them."""
+
+
+def server_command(settings: ServerSettings) -> tuple[list[str], dict[str, str]]:
+    """Arguments of the process, and the variables to add to its environment."""
+    on_gpu = settings.device != "cpu"
+    backend = settings.weight_backend or (NCCL_BACKEND if on_gpu else FILE_BACKEND)
+    options = {
+        "--model": settings.model,
+        "--host": settings.host,
+        "--port": settings.port,
+        "--dtype": settings.dtype,
+        "--seed": settings.seed,
+        "--logprobs-mode": "processed_logprobs",
+        "--max-logprobs": settings.max_logprobs,
+        "--weight-transfer-config": json.dumps({"backend": backend}),
+    }
+    if settings.max_model_len is not None:
+        options["--max-model-len"] = settings.max_model_len
+    if on_gpu:
+        options["--api-server-count"] = settings.api_servers or 8
+        options["--gpu-memory-utilization"] = settings.gpu_memory_frac
+    if len(settings.gpus) > 1:
+        options["--tensor-parallel-size"] = len(settings.gpus)
+    switches = ["--enable-scale-out", "--disable-uvicorn-access-log"]
+    if settings.sampling_masks:
+        switches.append("--return-sampling-mask")
+    if (not on_gpu) if settings.enforce_eager is None else settings.enforce_eager:
+        switches.append("--enforce-eager")
+    # The `vllm` script looks for a distribution of that name, which the CPU build does not have.
+    python = settings.python or sys.executable
+    argv = [python, "-m", "vllm.entrypoints.openai.api_server"]
+    argv += [str(part) for pair in options.items() for part in pair]
+    return [*argv, *switches, *settings.args], _environment(settings, on_gpu)
+
+
+def _environment(settings: ServerSettings, on_gpu: bool) -> dict[str, str]:
+    env = {
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        "AGRPO_WEIGHTS_DIR": os.pathsep.join(str(folder.resolve()) for folder in settings.weights_folders),
+    }
+    if Path(settings.model).is_dir():
+        env["HF_HUB_OFFLINE"] = "1"
+    if settings.gpus:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, settings.gpus))
+    if settings.sampling_masks:
+        env["VLLM_USE_V2_MODEL_RUNNER"] = "1"
+    if not on_gpu:
+        env["VLLM_CPU_KVCACHE_SPACE"] = str(settings.kv_cache_gb)
+        env["VLLM_CPU_OMP_THREADS_BIND"] = settings.cpu_binding
+        if settings.threads is not None:
+            env["OMP_NUM_THREADS"] = str(settings.threads)
+    return env
+
+
+def free_port(host: str = LOOPBACK) -> int:
+    """A TCP port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
