@@ -17,7 +17,8 @@ AgrpoError                  the message is one line: the value, what was expecte
 |-- MalformedAnswer         a server's answer lacks what was asked for
 |-- WeightSyncError         a phase of a weight update failed; the version did not advance
 |-- ProbeFailed             server and trainer disagree about the same weights
-`-- RewardError             a reward function returned something that is no reward
+|-- RewardError             a reward function returned something that is no reward
+`-- RunStopped              somebody asked the run to stop; it can be resumed
 """
 
 

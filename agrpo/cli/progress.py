@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 
 from agrpo.store import Store, events, metrics, processes, runs
+from agrpo.store.processes import ProcessRecord
 
 _RECENT_S = 30.0
 
@@ -44,9 +45,7 @@ def read_progress(store: Store, run_id: str) -> Progress:
         phase=phases[-1] if phases else run.status,
         waits_for=_recent_words(store, run_id),
         processes={
-            f"{process.kind} {process.index}": f"pid {process.pid}"
-            if process.state == "running"
-            else str(process.reason)
+            f"{process.kind} {process.index}": _state(process)
             for process in processes.all(store, run_id)
             if process.token == run.token
         },
@@ -55,6 +54,10 @@ def read_progress(store: Store, run_id: str) -> Progress:
         wall_s=run.wall_s,
         history=metrics.series(store, run_id),
     )
+
+
+def _state(process: ProcessRecord) -> str:
+    return f"pid {process.pid}" if process.state == "running" else str(process.reason)
 
 
 def _recent_words(store: Store, run_id: str) -> dict[str, str]:

@@ -1,0 +1,28 @@
+"""Is all there that a run file names? Asked before anything is started or written."""
+
+from pathlib import Path
+
+from agrpo.callables import resolve_callable
+from agrpo.errors import BadInput
+from agrpo.runfile import RunFile
+from agrpo.session.placement import placement
+
+
+def check_input(run: RunFile) -> None:
+    """Raise BadInput for the first thing that a run could not use."""
+    if run.data.rows is not None:
+        resolve_callable(run.data.rows)
+    for path in run.rewards:
+        reward = resolve_callable(path)
+        if reward.__name__ == "<lambda>":
+            raise BadInput(f"rewards: '{path}' is a lambda, which no other process can import; write a def")
+    _check_model(run)
+    placement(run)
+
+
+def _check_model(run: RunFile) -> None:
+    """A Hub name cannot be checked without a network, but what looks like a path must be a saved model."""
+    path = Path(run.model.path)
+    looks_like_path = path.is_absolute() or run.model.path.startswith(".") or len(path.parts) > 2 or path.exists()
+    if run.model.prepare is None and looks_like_path and not (path / "config.json").is_file():
+        raise BadInput(f"model.path: {path} holds no saved model (no config.json); give a model's folder or a Hub name")

@@ -1,0 +1,122 @@
+"""One attempt at a run: its processes, what is waited for, and how it ends."""
+
+import contextlib
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from agrpo.errors import LeaseLost, RunStopped
+from agrpo.inference.client import is_healthy
+from agrpo.launch.launcher import Launcher
+from agrpo.runfile import RunFile
+from agrpo.session import specs
+from agrpo.session.placement import placement
+from agrpo.store import Attempt, checkpoints, events, leases, runs, servers
+from agrpo.store.leases import Outcome
+
+_TICK_S = 0.5
+STOP_S = 8.0
+"""From SIGTERM to SIGKILL at a stop: a person who pressed Ctrl-C waits 10 s at most."""
+
+
+class Session:
+    """Starts the processes of a run and waits for its checkpoints; a context manager that leaves no process behind."""
+
+    def __init__(self, run: RunFile, attempt: Attempt) -> None:
+        self.run = run
+        self.attempt = attempt
+        self._placement = placement(run)
+        self._launcher = Launcher(attempt, run.run_dir, healthy=is_healthy)
+
+    def __enter__(self) -> Self:
+        self._launcher.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.enter("stopping")
+        self._launcher.stop(STOP_S)
+        if not isinstance(error, LeaseLost):
+            with contextlib.suppress(LeaseLost):  # then another attempt concludes the run
+                self._conclude(error)
+
+    def enter(self, phase: str) -> None:
+        """Say what the run is doing now."""
+        with contextlib.suppress(LeaseLost):
+            events.add(self.attempt, "phase", phase)
+
+    @property
+    def num_servers(self) -> int:
+        """How many servers generate."""
+        return len(self.run.servers.urls) or self.run.servers.count
+
+    def start_server(self, index: int) -> None:
+        """Start a server, or adopt the one that an earlier attempt left; one given by URL is only written down."""
+        if self.run.servers.urls:
+            servers.register(self.attempt, self.run.servers.urls[index], index)
+            return
+        spec = specs.server(self.run, index, self._placement)
+        if not self._launcher.adopt(spec):
+            self._launcher.start(spec)
+
+    def wait_healthy(self, index: int) -> None:
+        """Wait until a server answers. Raises ChildFailed or TimeoutError with the end of its log."""
+        limit_s = self.run.servers.start_timeout_s
+        if not self.run.servers.urls:
+            return self._launcher.wait_healthy(index, limit_s)
+        deadline = time.monotonic() + limit_s
+        while servers.servers(self.attempt.store, self.attempt.run_id)[index].state != "healthy":
+            self._launcher.raise_if_failed()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"server {self.run.servers.urls[index]} does not answer for {limit_s:g} s; start it")
+            time.sleep(_TICK_S)
+
+    def start_worker(self, index: int) -> None:
+        """Start a rollout worker."""
+        self._launcher.start(specs.worker(self.run, self.attempt, index))
+
+    def start_trainer(self) -> None:
+        """Start the trainer with all its ranks."""
+        self._launcher.start(specs.trainer(self.run, self.attempt, self._placement))
+
+    def wait_for_checkpoint(self, after: int) -> int:
+        """Wait for a checkpoint behind step `after`; its step, or `after` when training has ended without another.
+
+        Raises RunStopped when somebody asked the run to stop, and whatever ended a process for good.
+        """
+        while (step := self.checkpoint_step()) <= after and not self.is_trained():
+            self._launcher.raise_if_failed()
+            if runs.get_run(self.attempt.store, self.attempt.run_id).request == "stop":
+                raise RunStopped(f"run {self.run.name} was asked to stop")
+            time.sleep(_TICK_S)
+        return max(step, self.checkpoint_step())
+
+    def checkpoint_step(self) -> int:
+        """Step of the checkpoint that a restart would begin with, 0 before the first."""
+        cursor = checkpoints.cursor(self.attempt.store, self.attempt.run_id)
+        return cursor.step if cursor else 0
+
+    def is_trained(self) -> bool:
+        """Whether the trainer has done its work."""
+        return any(child.kind == "trainer" and child.state == "done" for child in self._launcher.children())
+
+    def publish(self) -> Path:
+        """Point `<run folder>/model` at the last checkpoint; its path."""
+        link = self.run.run_dir / "model"
+        cursor = checkpoints.cursor(self.attempt.store, self.attempt.run_id)
+        if cursor is None:
+            return link
+        made = link.with_name(".model")
+        made.unlink(missing_ok=True)
+        made.symlink_to(Path(cursor.path).resolve())
+        made.replace(link)
+        return link
+
+    def _conclude(self, error: BaseException | None) -> None:
+        """Write down how it ended: a KeyboardInterrupt or a signal stops a run, any other error fails it."""
+        outcome: Outcome = "finished"
+        if error is not None:
+            stopped = isinstance(error, RunStopped) or not isinstance(error, Exception)
+            outcome = "stopped" if stopped else "failed"
+        runs.set_status(self.attempt, outcome, str(error) if outcome == "failed" else None)
+        leases.release(self.attempt, outcome)

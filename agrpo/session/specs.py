@@ -1,0 +1,93 @@
+"""A run file's children: which command, with which environment, restarted how often."""
+
+import dataclasses
+import hashlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from agrpo.inference.command import LOOPBACK, ServerSettings, free_port, server_command
+from agrpo.launch.child import ChildSpec
+from agrpo.runfile import RunFile
+from agrpo.session.placement import Placement
+from agrpo.store import Attempt
+from agrpo.store.processes import Kind
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def server(run: RunFile, index: int, placement: Placement) -> ChildSpec:
+    """A vLLM server on a port that is free now; another attempt may adopt it while its settings are the same."""
+    port = free_port()
+    settings = _server_settings(run, index, placement, port)
+    command, env = server_command(settings)
+    same = dataclasses.replace(settings, port=0)
+    return dataclasses.replace(
+        _spec(run, "server", index, tuple(command), env),
+        orphan_grace_s=run.servers.orphan_grace_s,
+        settings_hash=hashlib.sha256(repr(same).encode()).hexdigest(),
+        url=f"http://{LOOPBACK}:{port}",
+    )
+
+
+def worker(run: RunFile, attempt: Attempt, index: int) -> ChildSpec:
+    """A rollout worker; it never sees a GPU."""
+    command = (sys.executable, "-m", "agrpo.rollout.worker", *_identity(attempt))
+    # Its work is waiting: threads of a math library would only take cores from servers and trainer.
+    return _spec(run, "worker", index, command, {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
+
+
+def trainer(run: RunFile, attempt: Attempt, placement: Placement) -> ChildSpec:
+    """The trainer: one process, torchrun with gloo for several ranks on CPUs, accelerate for several GPUs."""
+    program = ("-m", "agrpo.trainer.main", *_identity(attempt))
+    ranks = ("--nproc-per-node", str(run.trainer.ranks))
+    launch: tuple[str, ...] = (sys.executable,)
+    if run.trainer.ranks > 1 and placement.on_gpu:
+        count = ("--multi_gpu", "--num_machines", "1", "--num_processes", str(run.trainer.ranks))
+        launch = (sys.executable, "-m", "accelerate.commands.launch", *count)
+    elif run.trainer.ranks > 1:
+        launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", *ranks)
+    env = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, placement.trainer))}
+    if run.trainer.threads is not None:
+        env["OMP_NUM_THREADS"] = str(run.trainer.threads)
+    return _spec(run, "trainer", 0, (*launch, *program), env)
+
+
+def _server_settings(run: RunFile, index: int, placement: Placement, port: int) -> ServerSettings:
+    chosen, sampling = run.servers, run.trainer
+    gpus = tuple(placement.servers[index])
+    restricted = sampling.top_k > 0 or sampling.top_p < 1 or bool(sampling.min_p)
+    return ServerSettings(
+        model=run.model.path,
+        port=port,
+        device="cuda" if gpus else "cpu",
+        gpus=gpus,
+        dtype=chosen.dtype,
+        max_model_len=chosen.max_model_len,
+        weights_folders=(run.run_dir, SHARED_MEMORY),
+        sampling_masks=bool(gpus) and restricted,
+        seed=sampling.seed + index,
+        threads=chosen.threads,
+        kv_cache_gb=chosen.kv_cache_gb,
+        gpu_memory_frac=chosen.gpu_memory_frac,
+        python=chosen.python,
+        args=tuple(chosen.args),
+    )
+
+
+def _identity(attempt: Attempt) -> tuple[str, ...]:
+    known = ("--store", attempt.store.url, "--run", attempt.run_id, "--token", str(attempt.token))
+    return (*known, "--process-id", "{process_id}")
+
+
+def _spec(run: RunFile, kind: Kind, index: int, command: tuple[str, ...], env: Mapping[str, str]) -> ChildSpec:
+    return ChildSpec(
+        kind=kind,
+        index=index,
+        command=command,
+        log_path=run.run_dir / "logs" / f"{kind}-{index}.log",
+        # Written as it comes: the end of a killed child's log is what tells why.
+        env={"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", **env},
+        restart_limit=run.limits.restarts,
+        backoff_s=run.limits.backoff_s,
+    )

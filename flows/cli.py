@@ -1,0 +1,126 @@
+"""The `agrpo` command. What needs no Prefect lives in agrpo/cli and is reached without importing it."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, CycloptsError, Parameter
+
+from agrpo import runfile
+from agrpo.cli.runs import print_runs
+from agrpo.cli.show import print_run
+from agrpo.cli.stores import opened
+from agrpo.errors import AgrpoError, BadInput
+from agrpo.store import runs as stored_runs
+
+BAD_INPUT, FAILED = 2, 1
+
+app = App(name="agrpo", help="Train language models by asynchronous GRPO.", version_flags=["--version"])
+
+Overrides = Annotated[tuple[str, ...], Parameter(name="--set", negative=())]
+AsJson = Annotated[bool, Parameter(name="--json", negative=())]
+DryRun = Annotated[bool, Parameter(negative=())]
+StoreUrl = Annotated[str | None, Parameter(name="--store")]
+
+
+@app.command
+def train(run_file: Path, *, override: Overrides = (), dry_run: DryRun = False, as_json: AsJson = False) -> int:
+    """Train what a run file says; the same name and settings continue where the run stopped.
+
+    Example: agrpo train examples/quickstart.yaml --set trainer.learning_rate=1e-5
+
+    Parameters
+    ----------
+    override
+        A setting to change, as section.key=value; may be given again.
+    dry_run
+        Check the run file and everything it names, start nothing.
+    as_json
+        Print the summary at the end as JSON.
+    """
+    run = runfile.load(run_file, override)
+    if dry_run:
+        from agrpo.session.check import check_input
+
+        check_input(run)
+        print(f"{run_file}: fine; run '{run.name}' would keep its files in {run.run_dir}")
+        return 0
+    return _run(run, as_json)
+
+
+@app.command
+def resume(run: str, *, store: StoreUrl = None, as_json: AsJson = False) -> int:
+    """Continue a run from its last checkpoint, with the settings it was started with.
+
+    Example: agrpo resume quickstart
+
+    Parameters
+    ----------
+    store
+        The store's URL, where it is neither AGRPO_DATABASE_URL nor the default.
+    as_json
+        Print the summary at the end as JSON.
+    """
+    with opened(store) as opened_store:
+        config = stored_runs.get_run(opened_store, run).config
+        url = opened_store.url
+    settings = runfile.parse({**config, "store": {**config["store"], "url": url}}, f"run {run}")
+    return _run(settings, as_json)
+
+
+@app.command
+def runs(*, store: StoreUrl = None, as_json: AsJson = False) -> int:
+    """List every run.
+
+    Example: agrpo runs --json
+
+    Parameters
+    ----------
+    store
+        The store's URL, where it is neither AGRPO_DATABASE_URL nor the default.
+    as_json
+        Print one JSON list.
+    """
+    print_runs(store, as_json)
+    return 0
+
+
+@app.command
+def show(run: str, *, store: StoreUrl = None, as_json: AsJson = False) -> int:
+    """Show what became of a run.
+
+    Example: agrpo show quickstart --json
+
+    Parameters
+    ----------
+    store
+        The store's URL, where it is neither AGRPO_DATABASE_URL nor the default.
+    as_json
+        Print one JSON object.
+    """
+    print_run(store, run, as_json)
+    return 0
+
+
+def _run(run: runfile.RunFile, as_json: bool) -> int:
+    from flows.console import run_flow  # Prefect takes two seconds to import
+
+    return run_flow(run, as_json)
+
+
+def main() -> None:
+    """Entry point: 0 done, 1 failed, 2 bad input; a bug keeps its traceback."""
+    try:
+        code = app(exit_on_error=False, print_error=True, result_action="return_value")
+    except CycloptsError:
+        sys.exit(BAD_INPUT)
+    except BadInput as error:
+        sys.exit(_say(error, BAD_INPUT))
+    except AgrpoError as error:
+        sys.exit(_say(error, FAILED))
+    sys.exit(code)
+
+
+def _say(error: AgrpoError, code: int) -> int:
+    print(f"agrpo: {error}", file=sys.stderr)
+    return code

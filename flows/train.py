@@ -1,0 +1,61 @@
+"""The training flow: the stages of a run in their order. Steps, groups and weight updates are plain code below it."""
+
+from typing import Any
+
+from prefect import State, flow
+from prefect.runtime import flow_run
+from prefect.states import Cancelled, Completed
+
+from agrpo.errors import RunStopped
+from agrpo.launch.attach import attach
+from agrpo.runfile import RunFile, config_hash, stored_config
+from agrpo.session.check import check_input
+from agrpo.session.session import Session
+from agrpo.store import Store
+from tasks import timeline
+from tasks.reporter import reporting
+from tasks.timeline import shown
+
+
+@flow(name="agrpo-train", flow_run_name="{config.name}", persist_result=False)
+def train(config: RunFile) -> State[Any]:
+    """Train a model as the run file says, or continue where the run of that name stopped."""
+    check_input(config)
+    shown(timeline.migrate, config.store_url)
+    store = Store.open(config.store_url)
+    try:
+        return _attached(config, store)
+    finally:
+        store.close()
+
+
+def _attached(config: RunFile, store: Store) -> State[Any]:
+    settings, digest = stored_config(config), config_hash(config)
+    found = attach(store, config.name, settings, digest, config.run_dir, flow_run_id=flow_run.id)
+    if found.attempt is None:
+        return Completed(message=f"run {config.name} is finished already; nothing was done")
+    try:
+        with Session(config, found.attempt) as session, reporting(session):
+            _timeline(session)
+    except (RunStopped, KeyboardInterrupt):
+        return Cancelled(message=f"stopped; continue with: agrpo resume {config.name}")
+    return Completed(message=f"run {config.name} is finished")
+
+
+def _timeline(session: Session) -> None:
+    """Start what is missing, then wait from checkpoint to checkpoint."""
+    shown(timeline.prepare_model, session)
+    shown(timeline.prepare_data, session)
+    for index in range(session.num_servers):
+        shown(timeline.start_server, session, index)
+    # Worker and trainer load while the servers do: they wait for the servers by themselves.
+    for index in range(session.run.workers.count):
+        shown(timeline.start_worker, session, index)
+    shown(timeline.start_trainer, session)
+    for index in range(session.num_servers):
+        shown(timeline.wait_healthy, session, index)
+    session.enter("training")
+    step = session.checkpoint_step()
+    while not session.is_trained():
+        step = shown(timeline.train_segment, session, step)
+    shown(timeline.publish, session)

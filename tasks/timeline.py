@@ -1,0 +1,99 @@
+"""The stages that a person sees in Prefect's timeline, each a thin call into agrpo.
+
+Effects are never cached: every task says so, whatever the user's Prefect profile says. What passes through them are
+settings, numbers and the session; tokens and tensors never do.
+"""
+
+import subprocess
+import sys
+from functools import partial
+from typing import Any
+
+import httpx
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.exceptions import PrefectHTTPStatusError
+
+from agrpo.errors import BadInput
+from agrpo.runfile import load_dataset
+from agrpo.session.session import Session
+from agrpo.store import Store
+
+stage = partial(task, cache_policy=NO_CACHE, persist_result=False)
+_PREFECT_IS_AWAY = (httpx.TransportError, PrefectHTTPStatusError)
+
+
+def shown(staged: Any, *arguments: Any) -> Any:
+    """Call a task; when Prefect is away, do its work without it: training never depends on Prefect's server.
+
+    Each stage here may be begun twice: it looks first at what is there already.
+    """
+    try:
+        return staged(*arguments)
+    except _PREFECT_IS_AWAY:
+        return staged.fn(*arguments)
+
+
+@stage(name="migrate store", retries=2, retry_delay_seconds=1)
+def migrate(store_url: str) -> None:
+    """Bring the store's schema up to date."""
+    store = Store.open(store_url)
+    store.migrate()
+    store.close()
+
+
+@stage(name="prepare model")
+def prepare_model(session: Session) -> str:
+    """Make the model if it is one of those that agrpo makes; its path."""
+    model = session.run.model
+    if model.prepare is not None:
+        session.enter("preparing the model")
+        # In a process of its own, so that this one never loads torch.
+        made = subprocess.run([sys.executable, "-m", "agrpo.models", model.prepare], capture_output=True, text=True)
+        if made.returncode != 0:
+            raise BadInput(made.stderr.strip().splitlines()[-1].removeprefix("agrpo: "))
+    return model.path
+
+
+@stage(name="prepare data")
+def prepare_data(session: Session) -> None:
+    """Load the rows once, so that bad data is known before a server starts."""
+    load_dataset(session.run)
+
+
+@stage(task_run_name="start server {index}")
+def start_server(session: Session, index: int) -> None:
+    """Start a vLLM server or take over the one that is there."""
+    session.enter(f"starting server {index}")
+    session.start_server(index)
+
+
+@stage(task_run_name="wait healthy {index}")
+def wait_healthy(session: Session, index: int) -> None:
+    """Wait until the server answers."""
+    session.enter(f"waiting for server {index}")
+    session.wait_healthy(index)
+
+
+@stage(task_run_name="rollout worker {index}")
+def start_worker(session: Session, index: int) -> None:
+    """Start a process that turns prompts into scored samples."""
+    session.start_worker(index)
+
+
+@stage(name="trainer")
+def start_trainer(session: Session) -> None:
+    """Start the process that learns."""
+    session.start_trainer()
+
+
+@stage(task_run_name="train from step {after}")
+def train_segment(session: Session, after: int) -> int:
+    """Wait for the next checkpoint; its step."""
+    return session.wait_for_checkpoint(after)
+
+
+@stage(name="publish")
+def publish(session: Session) -> str:
+    """Name the last checkpoint as the run's model."""
+    return str(session.publish())
