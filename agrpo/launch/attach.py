@@ -1,0 +1,99 @@
+"""The first lines of every run: find it or make it, refuse other settings, take the lease."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agrpo.errors import BadInput, LeaseHeld, StatusConflict
+from agrpo.store import Attempt, Store, events, leases, runs
+from agrpo.store.host import host_name
+
+_MISSING = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """Either the attempt that may work on the run now, or the summary of a run that is finished."""
+
+    attempt: Attempt | None
+    finished: runs.RunSummary | None
+
+
+def attach(
+    store: Store,
+    run_id: str,
+    config: dict[str, Any],
+    config_hash: str,
+    run_dir: Path,
+    flow_run_id: str | None = None,
+    lease_ttl_s: float = 30.0,
+    wait_s: float = 35.0,
+) -> Attached:
+    """Attach this process to a run (design.md, section 2); the caller's Launcher then keeps the lease.
+
+    `wait_s` bounds the wait for a holder on another host that may be dead. Raises BadInput when the run was started
+    with other settings, LeaseHeld while somebody runs it, AttemptsExhausted when it died too often.
+    """
+    run = _find_or_create(store, run_id, config, config_hash, run_dir)
+    if run.config_hash != config_hash:
+        raise BadInput(_difference(run, config, config_hash))
+    if run.status == "finished":
+        return Attached(None, runs.summary(store, run_id))
+    attempt = _acquire(store, run_id, lease_ttl_s, flow_run_id, wait_s)
+    if runs.get_run(store, run_id).status == "finished":  # by the holder that we waited for
+        leases.release(attempt, "finished")
+        return Attached(None, runs.summary(store, run_id))
+    runs.set_status(attempt, "running")
+    events.add(attempt, "attached", f"attempt {attempt.token} begins", step=run.step)
+    return Attached(attempt, None)
+
+
+def differing_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Dotted keys whose values differ, each with the old and the new value."""
+    before, after = dict(_leaves(old)), dict(_leaves(new))
+    pairs = {key: (before.get(key, _MISSING), after.get(key, _MISSING)) for key in sorted(before | after)}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _find_or_create(store: Store, run_id: str, config: dict[str, Any], config_hash: str, run_dir: Path) -> runs.Run:
+    run = runs.find_run(store, run_id)
+    if run is None:
+        with contextlib.suppress(StatusConflict):  # somebody else has just made it; the lease decides between us
+            runs.create_run(store, run_id, config, config_hash, str(run_dir.absolute()))
+        run = runs.get_run(store, run_id)
+    return run
+
+
+def _acquire(store: Store, run_id: str, ttl_s: float, flow_run_id: str | None, wait_s: float) -> Attempt:
+    """Take the lease. A holder elsewhere that does not renew may be dead, and is waited for; any other is not."""
+    deadline = time.monotonic() + wait_s
+    renewed_at: float | None = None
+    while True:
+        try:
+            return leases.acquire(store, run_id, leases.this_process(), ttl_s, flow_run_id)
+        except LeaseHeld:
+            last = leases.attempts(store, run_id)[-1]
+            is_renewed = renewed_at is not None and last.renewed_at != renewed_at
+            if last.holder.host == host_name() or is_renewed or time.monotonic() >= deadline:
+                raise
+            renewed_at = last.renewed_at
+            time.sleep(0.5)
+
+
+def _difference(run: runs.Run, config: dict[str, Any], config_hash: str) -> str:
+    keys = differing_keys(run.config, config)
+    shown = "; ".join(f"{key}: {old!r} then, {new!r} now" for key, (old, new) in keys.items())
+    if not keys:
+        shown = f"no value differs, but the hash does ({run.config_hash} then, {config_hash} now): another version"
+    return f"run {run.run_id!r} was started with other settings: {shown}. Take those, or choose another name"
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,108 @@
+"""A child in the launcher's books: what it is, how often it was started, what a display shows of it."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agrpo.launch.child import ChildProcess, ChildSpec, SupervisedProcess, last_lines
+from agrpo.launch.spawned import SpawnedProcess
+from agrpo.store import Attempt, processes, servers
+from agrpo.store.processes import Kind
+
+State = Literal["running", "restarting", "done", "failed", "stopped"]
+
+_LONGEST_BACKOFF_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChildView:
+    """A child as a display shows it."""
+
+    kind: Kind
+    index: int
+    pid: int
+    state: State
+    restarts: int
+    since: float
+    """When it came into this state, in seconds since 1970."""
+    url: str | None
+
+
+@dataclass(slots=True)
+class Tracked:
+    """A child and its present process."""
+
+    spec: ChildSpec
+    process: ChildProcess
+    process_id: int
+    url: str | None
+    """Where it listens now: an adopted server keeps the address it was found at."""
+    state: State = "running"
+    since: float = field(default_factory=time.time)
+    started_at: float = field(default_factory=time.monotonic)
+    restarts: int = 0
+    in_a_row: int = 0
+    restart_at: float = 0.0
+    """When a restart is due, by `time.monotonic()`."""
+
+    def enter(self, state: State) -> None:
+        """Change the state now."""
+        self.state, self.since = state, time.time()
+
+    def restarted(self, process: ChildProcess, process_id: int) -> None:
+        """Note the process that took the dead one's place."""
+        self.process, self.process_id, self.url = process, process_id, self.spec.url
+        self.started_at = time.monotonic()
+        self.restarts += 1
+        self.enter("running")
+
+    def log_end(self) -> str:
+        """The last lines of its log, for a message."""
+        return f"the end of its log {self.spec.log_path}:\n{last_lines(self.spec.log_path)}"
+
+    def view(self) -> ChildView:
+        """What a display shows."""
+        spec = self.spec
+        return ChildView(spec.kind, spec.index, self.process.pid, self.state, self.restarts, self.since, self.url)
+
+
+def open_process(spec: ChildSpec) -> ChildProcess:
+    """Start what a spec describes, up to the point where it waits for its id."""
+    if callable(spec.command):
+        return SpawnedProcess(spec, spec.command)
+    return SupervisedProcess(spec, spec.command)
+
+
+@contextlib.contextmanager
+def giving_up(process: ChildProcess) -> Iterator[None]:
+    """Let a process go when taking it into the books fails: what nobody can find must not run."""
+    try:
+        yield
+    except BaseException:
+        process.let_go()
+        raise
+
+
+def register(attempt: Attempt, spec: ChildSpec, process: ChildProcess) -> int:
+    """Write a new process, and the server that it is, into the store; returns the id of its row."""
+    process_id = processes.register(
+        attempt,
+        kind=spec.kind,
+        index=spec.index,
+        pid=process.pid,
+        pgid=process.pid,
+        pid_started=process.started,
+        log_path=str(spec.log_path.absolute()),
+        settings_hash=spec.settings_hash,
+        url=spec.url,
+    )
+    if spec.url is not None:
+        servers.register(attempt, spec.url, spec.index, process_id)
+    return process_id
+
+
+def backoff_s(spec: ChildSpec, num_restarts: int) -> float:
+    """How long to wait before the next restart after so many in a row."""
+    return min(spec.backoff_s * 2.0**num_restarts, _LONGEST_BACKOFF_S)
