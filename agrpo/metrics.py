@@ -16,7 +16,7 @@ def kind_of(name: str) -> Kind:
     for extreme in ("max", "min"):
         if extreme in words:
             # `completions/mean_terminated_length` has neither word; `max_length` and `turns_max` are extremes.
-            return extreme  # type: ignore[return-value]
+            return extreme
     return "mean"
 
 

@@ -103,8 +103,8 @@ class TrainerSettings(Section):
     """Limit of one call of a reward function, in seconds."""
     probe_steps: int = Field(default=50, ge=0)
     """Published versions between two comparisons of server and trainer; 0: only after the first."""
-    probe_tolerance: float = Field(default=0.1, gt=0)
-    """Largest mean difference of their log-probabilities, in nats."""
+    probe_tolerance: float | None = Field(default=None, gt=0)
+    """Largest difference of their log-probabilities, in nats; None: what rounding explains for their dtypes."""
     log_completions: bool = False
     """Print some completions every `logging_steps`."""
     num_completions_to_print: int | None = Field(default=None, ge=1)

@@ -81,7 +81,7 @@ class AsyncGRPOConfig(TrainingArguments):
     reward_timeout_s: float = _setting(60.0, "Seconds one call of a reward function may take.")
     checkpoint_minutes: float = _setting(10.0, "Minutes after which a checkpoint is due before save_steps is reached.")
     probe_steps: int = _setting(50, "Published versions between two probes of the servers; 0: only the first.")
-    probe_tolerance: float = _setting(0.1, "Largest mean |log-prob| difference, in nats, a probe accepts.")
+    probe_tolerance: float | None = _setting(None, "Largest |log-prob| difference a probe accepts; None: by dtype.")
 
     # What is printed.
     log_completions: bool = _setting(False, "Print a sample of completions every logging_steps.")
@@ -93,6 +93,10 @@ class AsyncGRPOConfig(TrainingArguments):
         if self.bf16 is None:
             self.bf16 = not (self.fp16 or self.use_cpu or not torch.accelerator.is_available())
         self.ignore_data_skip = True
+        # Other ranks wait in a collective while rank 0 publishes: it may take as long as a server may take.
+        self.ddp_timeout = max(self.ddp_timeout, int(2 * self.vllm_server_timeout))
+        if self.ddp_find_unused_parameters is None:
+            self.ddp_find_unused_parameters = False
         super().__post_init__()  # type: ignore[no-untyped-call]
         _refuse_bad_values(self)
 
@@ -159,14 +163,15 @@ def _bad_loss(args: AsyncGRPOConfig) -> list[tuple[object, str]]:
 def _bad_pace(args: AsyncGRPOConfig) -> list[tuple[object, str]]:
     endless = args.lr_scheduler_type in SCHEDULES_WITHOUT_END and not 0 < args.warmup_steps < 1
     at_least_one = ("token_budget", "groups_per_step", "max_concurrent_rollouts", "weight_sync_steps")
-    seconds = ("vllm_server_timeout", "rollout_worker_timeout", "reward_timeout_s", "checkpoint_minutes")
-    values: dict[str, Any] = {name: vars(args)[name] for name in at_least_one + seconds}
+    positive = ("vllm_server_timeout", "rollout_worker_timeout", "reward_timeout_s", "checkpoint_minutes")
+    positive += ("probe_tolerance",)
+    values: dict[str, Any] = {name: vars(args)[name] for name in at_least_one + positive}
     return [
         (args.max_steps <= 0 and not endless, f"{args.lr_scheduler_type} learning rate without an end: set max_steps"),
         (args.max_staleness < 0, f"max_staleness={args.max_staleness}: expected 0 or more versions"),
-        (args.probe_steps < 0 or args.probe_tolerance <= 0, "probe_steps: 0 or more; probe_tolerance: more than 0"),
+        (args.probe_steps < 0, f"probe_steps={args.probe_steps}: expected 0 or more versions"),
         *((values[n] is not None and values[n] < 1, f"{n}={values[n]}: expected at least 1") for n in at_least_one),
-        *((values[name] <= 0, f"{name}={values[name]}: expected more than 0") for name in seconds),
+        *((values[n] is not None and values[n] <= 0, f"{n}={values[n]}: expected more than 0") for n in positive),
     ]
 
 

@@ -1,0 +1,100 @@
+"""The trained model: how it is loaded, made ready for packed rows, and identified by its weights."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import xxhash
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from agrpo.errors import BadInput
+from agrpo.losses.head import FusedHead
+from agrpo.packing.attention import use_packed_attention
+from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
+
+SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+"""Settings of models that change the logits after the head; the fused head does not."""
+
+
+def load_policy(name: str, args: AsyncGRPOConfig) -> PreTrainedModel:
+    """Load a causal language model by name or path; model_init_kwargs win over the settings of their own.
+
+    Raises BadInput for a vision-language checkpoint.
+    """
+    keywords = {"dtype": args.dtype, "trust_remote_code": args.trust_remote_code, **_init_kwargs(args)}
+    config = AutoConfig.from_pretrained(
+        name, **{key: keywords[key] for key in ("trust_remote_code", "revision") if key in keywords}
+    )
+    if "vision_config" in config.to_dict():
+        raise BadInput(f"{name} is a vision-language model: only models for text can be trained, choose one")
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, **keywords)
+    return model
+
+
+def load_tokenizer(name: str, args: AsyncGRPOConfig) -> PreTrainedTokenizerBase:
+    """The model's tokenizer, of the same revision as the model."""
+    keywords = {key: value for key, value in _init_kwargs(args).items() if key == "revision"}
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        name, trust_remote_code=args.trust_remote_code, **keywords
+    )
+    return tokenizer
+
+
+def ready_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """Padding on the left, and a pad token: the end token unless there is one."""
+    tokenizer.padding_side = "left"
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def make_trainable(model: PreTrainedModel) -> FusedHead:
+    """Switch the model's attention to packed rows and fuse its head with the loss; returns the head.
+
+    Raises BadInput for models whose logits are more than hidden states times head.
+    """
+    settings = model.config.get_text_config().to_dict()
+    scaled = [name for name in SCALED_LOGITS if settings.get(name) not in (None, 1, 1.0)]
+    if scaled:
+        raise BadInput(f"{scaled[0]}={settings[scaled[0]]} changes the logits after the head: choose another model")
+    head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    if isinstance(head, FusedHead):
+        return head
+    if not isinstance(head, nn.Linear):
+        raise BadInput(f"{type(model).__name__} has no linear head over the vocabulary: it cannot be trained here")
+    use_packed_attention(model)
+    fused = FusedHead.replacing(head)
+    model.set_output_embeddings(fused)  # type: ignore[no-untyped-call]
+    return fused
+
+
+def router_coefficient(model: PreTrainedModel, args: AsyncGRPOConfig) -> float:
+    """Factor of the load-balancing loss, 0 for none. Raises BadInput when one is set for a model without experts."""
+    settings = model.config.get_text_config().to_dict()
+    if "router_aux_loss_coef" not in settings:
+        if args.router_aux_loss_coef:
+            raise BadInput(f"router_aux_loss_coef={args.router_aux_loss_coef}: {type(model).__name__} has no experts")
+        return 0.0
+    own = args.router_aux_loss_coef
+    return float(settings["router_aux_loss_coef"] if own is None else own)
+
+
+def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters under the names of the saved model, each once (a tied head is the embedding), in name order."""
+    yield from sorted(model.named_parameters(), key=lambda pair: pair[0])
+
+
+def weights_digest(model: nn.Module) -> str:
+    """Hash of all parameters: the same weights, the same digest."""
+    digest = xxhash.xxh3_128()
+    for name, parameter in named_weights(model):
+        digest.update(name.encode())
+        digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _init_kwargs(args: AsyncGRPOConfig) -> dict[str, Any]:
+    given = args.model_init_kwargs
+    return json.loads(given) if isinstance(given, str) else dict(given or {})
