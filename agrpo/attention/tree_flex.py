@@ -1,0 +1,135 @@
+"""Tree attention on a GPU by PyTorch's flex attention: no gathered keys, any dtype, soft-capping."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+from agrpo.attention.backends import Needs
+from agrpo.attention.tiles import tiles
+from agrpo.trees import TreeLayout
+
+SIDE = 128
+"""Queries, and keys, of a square of the block mask."""
+
+
+@dataclass(slots=True)
+class FlexTree:
+    """A row's block masks, made once for each kind of layer."""
+
+    layout: TreeLayout
+    last_reader: Tensor
+    position_ids: Tensor
+    _masks: dict[int | None, BlockMask] = field(default_factory=dict)
+
+    def mask(self, window: int | None) -> BlockMask:
+        """The mask of layers with this sliding window."""
+        if window not in self._masks:
+            self._masks[window] = self._make(window)
+        return self._masks[window]
+
+    def _make(self, window: int | None) -> BlockMask:
+        full, partial = squares(self.layout, window)
+        length = self.layout.num_tokens
+        return BlockMask.from_kv_blocks(
+            *_listed(partial, self.last_reader.device),
+            *_listed(full, self.last_reader.device),
+            BLOCK_SIZE=SIDE,
+            mask_mod=self._visible(window),
+            seq_lengths=(length, length),
+        )
+
+    def _visible(self, window: int | None) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+        last_reader, position_ids = self.last_reader, self.position_ids
+
+        def on_path(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return (key <= query) & (query < last_reader[key])
+
+        if window is None:
+            return on_path
+
+        def in_window(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return on_path(batch, head, query, key) & (position_ids[query] - position_ids[key] < window)
+
+        return in_window
+
+
+def squares(layout: TreeLayout, window: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Squares of SIDE x SIDE pairs that are wholly, and only partly, visible, bool [query squares, key squares]."""
+    side = -(-layout.num_tokens // SIDE)
+    touched, pairs = np.zeros((side, side), bool), np.zeros((side, side), np.int64)
+    for tile in tiles(layout, window, SIDE):
+        rows = _spans(tile.first_query, tile.end_query)
+        columns = _spans(tile.first_key, tile.end_key)
+        touched[np.ix_(rows[0], columns[0])] = True
+        if tile.band is None and not tile.own:
+            pairs[np.ix_(rows[0], columns[0])] += np.outer(rows[1], columns[1])
+    full = pairs == SIDE * SIDE
+    return full, touched & ~full
+
+
+def _spans(first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which squares a range touches, and how many of its members lie in each."""
+    numbers = np.arange(first // SIDE, -(-end // SIDE))
+    return numbers, np.minimum(end, (numbers + 1) * SIDE) - np.maximum(first, numbers * SIDE)
+
+
+def _listed(squares: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Number of marked squares in each line, and their columns first, int32 [1, 1, side] and [1, 1, side, side]."""
+    order = np.argsort(~squares, axis=1, kind="stable").astype(np.int32)
+    count = squares.sum(1).astype(np.int32)
+    return torch.as_tensor(count, device=device)[None, None], torch.as_tensor(order, device=device)[None, None]
+
+
+class FlexBackend:
+    """Slower than a flash kernel, but it takes float32 and soft-capping and copies no keys."""
+
+    def refusal(self, needs: Needs) -> str | None:
+        """See `Backend.refusal`."""
+        return None if needs.device.type == "cuda" else f"the model lies on {needs.device.type}, not on a GPU"
+
+    def prepare(self, layout: TreeLayout, device: torch.device) -> FlexTree:
+        """See `Backend.prepare`."""
+        last_reader = torch.as_tensor(layout.last_reader, dtype=torch.int32, device=device)
+        return FlexTree(layout, last_reader, torch.as_tensor(layout.position_ids, dtype=torch.int32, device=device))
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        tree: FlexTree,
+        scale: float,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        """See `Backend.attend`."""
+        kernel = _compiled() if query.device.type == "cuda" else _eager
+        bend = None if softcap is None else _bend(softcap)
+        grouped = query.shape[1] != key.shape[1]
+        parts = (part.to(value.dtype) for part in (query, key, value))
+        out: Tensor = kernel(*parts, score_mod=bend, block_mask=tree.mask(window), scale=scale, enable_gqa=grouped)
+        return out
+
+
+@cache
+def _bend(softcap: float) -> Callable[..., Tensor]:
+    def bend(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return softcap * torch.tanh(score / softcap)
+
+    return bend
+
+
+_eager: Callable[..., Tensor] = flex_attention
+
+
+@cache
+def _compiled() -> Callable[..., Tensor]:
+    return torch.compile(_eager, dynamic=True)
+
+
+BACKEND = FlexBackend()
