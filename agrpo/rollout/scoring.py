@@ -32,13 +32,10 @@ class Unscored(Exception):
 class Scorer:
     """Scores groups with all reward functions; any number of groups at the same time."""
 
-    def __init__(
-        self, functions: Sequence[RewardFunction], timeout_s: float, retry_delays_s: Sequence[float] = RETRY_DELAYS_S
-    ) -> None:
+    def __init__(self, functions: Sequence[RewardFunction], timeout_s: float) -> None:
         self.num_retries = 0
         self._functions = dict(zip(source_names(functions), functions, strict=True))
         self._timeout_s = timeout_s
-        self._retry_delays_s = retry_delays_s
         self._num_hung: Counter[str] = Counter()
         isolated = {name: function for name, function in self._functions.items() if wants_process(function)}
         self._isolated = IsolatedFunctions(isolated, min(MAX_PROCESSES, os.cpu_count() or 1))
@@ -71,7 +68,7 @@ class Scorer:
 
     async def _outlast(self, name: str, arguments: dict[str, Any], group: RolloutGroup) -> Rewards | None:
         """Call one function, again after an outage; None when it stayed away."""
-        for delay in (*self._retry_delays_s, None):
+        for delay in (*RETRY_DELAYS_S, None):
             try:
                 values = await self._call(name, arguments)
             except Exception as error:

@@ -71,14 +71,15 @@ def run_worker(spec: WorkerSpec, process_id: int) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     attempt = Attempt(Store.open(spec.store_url, create=False), spec.run_id, spec.token)
     try:
-        asyncio.run(_work(spec, attempt, process_id))
+        asyncio.run(work(spec, attempt, process_id))
     except Exception as errors:
         error = root_error(errors)
         _tell(attempt, error)
         raise error from None
 
 
-async def _work(spec: WorkerSpec, attempt: Attempt, process_id: int) -> None:
+async def work(spec: WorkerSpec, attempt: Attempt, process_id: int) -> None:
+    """The worker on an event loop: until it is cancelled or gets SIGTERM. Raises an exception group."""
     config = spec.config
     ledger = Ledger(attempt, process_id)
     pool = ServerPool(config.vllm_server_timeout, ledger.distrust)

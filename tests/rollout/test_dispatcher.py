@@ -1,0 +1,383 @@
+"""The worker's loops against a real store and a scripted server, in this process."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agrpo.errors import BadInput, LeaseLost, RewardError
+from agrpo.rollout.loop import AsyncRolloutLoop
+from agrpo.rollout.worker import WorkerSpec
+from agrpo.store import events, groups, leases, processes, runs, samples, servers, workers
+from tests.rollout.run_world import RunWorld, length_reward, rows
+from tests.worlds.scripted_server import Answer, ScriptedServer
+
+EOS = 1
+
+
+class Varied:
+    """Completions of one prompt get different lengths, so that every group has a signal."""
+
+    def __init__(self, *more_ids: int, **answer: Any) -> None:
+        self._counts: Counter[tuple[int, ...]] = Counter()
+        self._more_ids = more_ids
+        self._answer = answer
+
+    def __call__(self, prompt: list[int], params: dict[str, Any], n: int) -> Answer:
+        self._counts[tuple(prompt)] += 1
+        return Answer([10] * (1 + self._counts[tuple(prompt)] % 3) + [*self._more_ids, EOS], **self._answer)
+
+
+def prompt_ids(spec: WorkerSpec, row_index: int) -> list[int]:
+    text = spec.tokenizer.apply_chat_template(spec.dataset[row_index]["prompt"], add_generation_prompt=True)
+    return list(text["input_ids"])
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer(Varied()) as running:
+        yield running
+
+
+@pytest.fixture
+def world(tmp_path: Path, server: ScriptedServer) -> RunWorld:
+    return RunWorld(tmp_path, server)
+
+
+def finished(world: RunWorld, count: int) -> bool:
+    done = [group for group in groups.groups(world.store, "run") if group.status != "claimed"]
+    return len(done) >= count
+
+
+def by_status(world: RunWorld) -> dict[str, int]:
+    found = [group.status for group in groups.groups(world.store, "run")]
+    return {status: found.count(status) for status in set(found)}
+
+
+def test_every_prompt_becomes_a_group_with_samples_and_advantages(world: RunWorld) -> None:
+    world.settings = {"num_generations": 3}
+    world.run(world.spec(rows(4)), lambda: finished(world, 4))
+    found = groups.groups(world.store, "run")
+    assert [group.prompt_index for group in found] == [0, 1, 2, 3]
+    assert {(group.status, group.version, group.epoch) for group in found} == {("ready", 0, 0)}
+    pending = samples.pending(world.store, "run")
+    assert len(pending) == 12
+    sequences = samples.load(world.store, [sample.sample_id for sample in pending])
+    for sequence in sequences:
+        assert set(sequence.log_probs[sequence.trained].tolist()) == {-0.5}
+        assert sequence.token_ids[-1] == EOS and sequence.trained[-1]
+    first = [sequence.advantage for sequence in sequences if sequence.group_id == found[0].id]
+    assert sum(first) == pytest.approx(0) and max(first) > 1
+
+
+def test_measurements_of_a_group_reach_the_store(world: RunWorld) -> None:
+    world.settings = {"num_generations": 3}
+    world.run(world.spec(rows(1)), lambda: finished(world, 1))
+    (group,) = groups.scored_since(world.store, "run", 0)
+    stats = group.stats
+    assert stats["completions/min_length"] == 2 and stats["completions/max_length"] == 4
+    assert stats["completions/clipped_ratio"] == 0 and stats["completions/duplicate_frac"] == 0
+    assert stats["reward"] == stats["rewards/length_reward/mean"] == pytest.approx(3.0)
+    assert stats["frac_reward_zero_std"] == 0 and "reward_dropped" not in stats
+    assert stats["num_generated_tokens_count"] == 9
+
+
+def test_equal_rewards_are_dropped_and_the_worker_goes_on(world: RunWorld, server: ScriptedServer) -> None:
+    server.script = lambda prompt, params, n: Answer()
+    world.run(world.spec(rows(5)), lambda: finished(world, 5))
+    assert by_status(world) == {"dropped": 5}
+    (first, *_) = groups.scored_since(world.store, "run", 0)
+    assert first.drop_reason == "no_signal"
+    assert first.stats["frac_reward_zero_std"] == 1 and first.stats["reward_dropped"] == 2.0
+    assert first.stats["completions/duplicate_frac"] == 0.5
+
+
+def test_generation_stops_at_the_allowance_and_goes_on_with_the_next_one(world: RunWorld) -> None:
+    spec = world.spec(rows(100))
+    group_tokens = 2 * (len(prompt_ids(spec, 0)) + 3)
+    runs.set_allowance(world.attempt, 0, 4 * group_tokens)
+
+    def waits_at_step(step: int) -> bool:
+        said = workers.states(world.store, "run")
+        return any(
+            (state.in_flight, state.admission_open, state.allowance_step_seen) == (0, False, step) for state in said
+        )
+
+    world.run(spec, lambda: waits_at_step(0))
+    first = len(groups.groups(world.store, "run"))
+    assert 3 <= first <= 6
+    runs.set_allowance(world.attempt, 1, 8 * group_tokens)
+    world.run(spec, lambda: waits_at_step(1))
+    assert first < len(groups.groups(world.store, "run")) <= 11
+    assert by_status(world).keys() == {"ready"}
+
+
+def test_the_end_of_the_data_is_said_and_nothing_is_generated_twice(world: RunWorld, server: ScriptedServer) -> None:
+    world.settings = {"num_train_epochs": 2}
+    spec = world.spec(rows(3))
+
+    def ended_since(begin: float) -> bool:
+        said = workers.states(world.store, "run")
+        return any(state.data_ended and state.in_flight == 0 and state.at > begin for state in said)
+
+    world.run(spec, lambda: ended_since(0))
+    found = groups.groups(world.store, "run")
+    assert [(group.prompt_index, group.epoch, group.row_index) for group in found] == [
+        (0, 0, 0), (1, 0, 1), (2, 0, 2), (3, 1, 0), (4, 1, 1), (5, 1, 2),
+    ]  # fmt: skip
+    assert len(server.requests) == 12
+    begin = time.time()
+    world.run(spec, lambda: ended_since(begin))
+    assert len(server.requests) == 12
+
+
+def test_one_refused_prompt_is_recorded_and_the_run_goes_on(world: RunWorld, server: ScriptedServer) -> None:
+    """Fault 5."""
+    spec = world.spec(rows(6))
+    bad, varied = prompt_ids(spec, 2), Varied()
+    server.script = lambda prompt, params, n: Answer(status=400) if prompt == bad else varied(prompt, params, n)
+    world.run(spec, lambda: finished(world, 6))
+    assert sum(prompt == bad for prompt, _ in server.requests) <= 2
+    failed = [group for group in groups.groups(world.store, "run") if group.drop_reason == "failed"]
+    assert [group.prompt_index for group in failed] == [2]
+    assert by_status(world) == {"ready": 5, "dropped": 1}
+    assert any("the script says no" in event.message for event in events.events(world.store, "run"))
+
+
+def slow_reward(completion_ids: list[list[int]], **columns: Any) -> list[float]:
+    time.sleep(1.0)
+    return length_reward(completion_ids)
+
+
+def test_groups_are_scored_at_the_same_time(world: RunWorld) -> None:
+    """Fault 14: 16 groups and a reward of one second take one or two seconds, not 16."""
+    quick = world.run(world.spec(rows(16)), lambda: finished(world, 16))
+    again = RunWorld(world.folder / "again", world.server) if (world.folder / "again").mkdir() is None else world
+    slow = again.run(again.spec(rows(16), [slow_reward]), lambda: finished(again, 16))
+    # The very first group runs alone, as its size is not known yet.
+    assert slow - quick < 4.0
+
+
+def test_a_killed_server_gives_its_slots_back_and_its_rollouts_are_generated_again(
+    world: RunWorld, server: ScriptedServer
+) -> None:
+    """Fault 15."""
+    quick, hanging = Varied(), Varied(after_s=60.0)
+    server.script = lambda prompt, params, n: (hanging if n > 6 else quick)(prompt, params, n)
+    killed = False
+
+    def until() -> bool:
+        nonlocal killed
+        if not killed and len(server.requests) >= 12:
+            server.kill()
+            server.script = Varied()
+            server.start()
+            killed = True
+        return killed and all(state.data_ended and state.in_flight == 0 for state in workers.states(world.store, "run"))
+
+    world.run(world.spec(rows(8)), until)
+    assert by_status(world) == {"ready": 8}
+
+
+def test_unconfirmed_servers_are_waited_for(world: RunWorld, server: ScriptedServer) -> None:
+    servers.register(world.attempt, server.url, 0)
+
+    def waits() -> bool:
+        beats = processes.heartbeats(world.store, "run")
+        return any(beat.loop == "generation" and "confirmed weights" in (beat.detail or "") for beat in beats)
+
+    confirmed = False
+
+    def until() -> bool:
+        nonlocal confirmed
+        if not confirmed and waits():
+            assert server.requests == []
+            servers.set_state(world.attempt, world.server_id, "healthy")
+            servers.confirm_version(world.attempt, world.server_id, 0)
+            confirmed = True
+        return finished(world, 2)
+
+    world.run(world.spec(rows(2)), until)
+
+
+def test_samples_of_a_server_that_lost_its_weights_are_refused(world: RunWorld, server: ScriptedServer) -> None:
+    server.weight_version = "default"
+
+    def distrusted() -> bool:
+        return servers.servers(world.store, "run")[0].weight_version is None
+
+    world.run(world.spec(rows(2)), distrusted)
+    assert by_status(world) == {"claimed": 1}
+    server.weight_version = "0"
+    servers.confirm_version(world.attempt, world.server_id, 0)
+    processes.ended(world.attempt, world.process_id, 0, "test")
+    world.process_id = world.register_worker(1)
+    world.run(world.spec(rows(2)), lambda: finished(world, 2))
+    assert by_status(world) == {"ready": 2}
+
+
+def test_malformed_answers_are_asked_for_once_more_and_odd_tokens_are_left_out(
+    world: RunWorld, server: ScriptedServer
+) -> None:
+    """Fault 21."""
+    spec = world.spec(rows(3))
+    short, without = prompt_ids(spec, 0), prompt_ids(spec, 1)
+    good, tries = Varied(11, changes={}), Counter[int]()
+
+    def script(prompt: list[int], params: dict[str, Any], n: int) -> Answer:
+        answer = good(prompt, params, n)
+        tries[prompt == short] += 1
+        answer.log_probs = [-0.5] * (len(answer.token_ids) - 2) + [None, -9999.0]
+        if prompt == short and tries[True] == 1:
+            answer.log_probs = [-0.5]
+        return Answer(changes={"logprobs": None}) if prompt == without else answer
+
+    server.script = script
+    world.run(spec, lambda: finished(world, 3))
+    found = {group.prompt_index: (group.status, group.drop_reason) for group in groups.groups(world.store, "run")}
+    assert found == {0: ("ready", None), 1: ("dropped", "failed"), 2: ("ready", None)}
+    stats = groups.scored_since(world.store, "run", 0)[-1].stats
+    assert stats["refused_tokens_count"] == 4
+
+
+def test_prompts_without_room_are_skipped_and_completions_are_clipped(world: RunWorld, server: ScriptedServer) -> None:
+    spec = world.spec([*rows(1), {"prompt": [{"role": "user", "content": "x" * 100}], "number": 1}, *rows(1)])
+    server.max_model_len = len(prompt_ids(spec, 0)) + 5
+    world.run(spec, lambda: finished(world, 3))
+    reasons = [group.drop_reason for group in groups.groups(world.store, "run")]
+    assert reasons == [None, "too_long", None]
+    assert {params["max_tokens"] for _, params in server.requests} == {5}
+
+
+def test_every_request_of_a_group_has_its_own_seed_and_a_replay_has_them_again(
+    world: RunWorld, server: ScriptedServer, tmp_path: Path
+) -> None:
+    """Fault 20."""
+    world.run(world.spec(rows(3)), lambda: finished(world, 3))
+    seeds = sorted(params["seed"] for _, params in server.requests)
+    assert len(set(seeds)) == 6
+    server.requests.clear()
+    (tmp_path / "again").mkdir()
+    again = RunWorld(tmp_path / "again", server)
+    again.run(again.spec(rows(3)), lambda: finished(again, 3))
+    assert sorted(params["seed"] for _, params in server.requests) == seeds
+
+
+def test_a_server_on_a_cpu_gets_no_seed(world: RunWorld, server: ScriptedServer) -> None:
+    server.device = "cpu"
+    world.run(world.spec(rows(1)), lambda: finished(world, 1))
+    assert all("seed" not in params for _, params in server.requests)
+
+
+def broken_reward(number: list[int], **columns: Any) -> list[float]:
+    if 2 in number:
+        raise KeyError("a bug")
+    return [0.0, 1.0]
+
+
+def test_a_bug_in_a_reward_stops_the_worker_with_its_input(world: RunWorld) -> None:
+    with pytest.raises(KeyError, match="a bug") as raised:
+        world.run(world.spec(rows(4), [broken_reward]), lambda: False)
+    assert "reward function 'broken_reward' for row 2" in raised.value.__notes__[0]
+
+
+def nan_reward(completions: list[Any], **columns: Any) -> list[float]:
+    return [math.nan] * len(completions)
+
+
+def test_what_is_no_reward_is_named(world: RunWorld) -> None:
+    """Fault 22."""
+    with pytest.raises(RewardError, match="'nan_reward' returned nan for completion 0"):
+        world.run(world.spec(rows(1), [nan_reward]), lambda: False)
+
+
+def away_reward(completions: list[Any], **columns: Any) -> list[float]:
+    raise ConnectionError("the judge is away")
+
+
+def test_an_outage_leaves_groups_unscored_and_never_scores_them_zero(
+    world: RunWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault 6."""
+    monkeypatch.setattr("agrpo.rollout.scoring.RETRY_DELAYS_S", (0.01, 0.01))
+    world.run(world.spec(rows(2), [away_reward, length_reward]), lambda: finished(world, 2))
+    found = groups.scored_since(world.store, "run", 0)
+    assert [group.drop_reason for group in found] == ["unscored"] * 2
+    assert all(math.isnan(rollout.reward) for group in found for rollout in group.rollouts)
+    assert all("reward" not in group.stats for group in found)
+
+
+def none_reward(completions: list[Any], **columns: Any) -> list[None]:
+    return [None] * len(completions)
+
+
+def test_rewards_that_never_apply_are_left_out(world: RunWorld) -> None:
+    world.run(world.spec(rows(1), [none_reward]), lambda: finished(world, 1))
+    (group,) = groups.scored_since(world.store, "run", 0)
+    assert group.drop_reason == "no_signal" and "reward" not in group.stats
+
+
+class EvenRows(AsyncRolloutLoop):
+    """Keeps every other row and counts what the hooks see."""
+
+    async def setup(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+
+    def filter_prompt(self, row_index: int, row: dict[str, Any], epoch: int) -> bool:
+        self.seen.append((row_index, epoch))
+        return row["number"] % 2 == 0
+
+
+class NoRows(AsyncRolloutLoop):
+    def filter_prompt(self, row_index: int, row: dict[str, Any], epoch: int) -> bool:
+        return False
+
+
+def test_filtered_prompts_count_as_consumed(world: RunWorld, server: ScriptedServer) -> None:
+    world.run(world.spec(rows(4), loop_cls=EvenRows), lambda: finished(world, 4))
+    found = [(group.prompt_index, group.drop_reason) for group in groups.groups(world.store, "run")]
+    assert found == [(0, None), (1, "filtered"), (2, None), (3, "filtered")]
+    assert len(server.requests) == 4
+
+
+def test_an_epoch_that_refuses_every_prompt_is_an_error(world: RunWorld) -> None:
+    """Fault 16."""
+    world.settings = {"max_steps": 10}
+    with pytest.raises(BadInput, match=r"no prompt of epoch 0 can be used \(3 filtered\)"):
+        world.run(world.spec(rows(3), loop_cls=NoRows), lambda: False)
+
+
+def test_a_lost_lease_stops_the_worker_at_once(world: RunWorld, server: ScriptedServer) -> None:
+    server.script = lambda prompt, params, n: Answer(after_s=0.2)
+    taken = False
+
+    def until() -> bool:
+        nonlocal taken
+        if not taken and server.requests:
+            leases.release(world.attempt, "stopped")
+            leases.acquire(world.store, "run", leases.this_process())
+            taken = True
+        return False
+
+    with pytest.raises(LeaseLost):
+        world.run(world.spec(rows(4)), until)
+    assert "ready" not in by_status(world)
+
+
+def test_claims_of_a_dead_worker_are_taken_by_the_next_one(world: RunWorld, server: ScriptedServer) -> None:
+    """Fault 4: nothing that was finished is generated again, nothing that was in flight is lost."""
+    quick, hanging = Varied(), Varied(after_s=60.0)
+    server.script = lambda prompt, params, n: (hanging if n > 8 else quick)(prompt, params, n)
+    world.run(world.spec(rows(8)), lambda: finished(world, 4) and len(server.requests) > 8)
+    processes.ended(world.attempt, world.process_id, -9, "killed")
+    kept = samples.pending(world.store, "run")
+    world.process_id = world.register_worker(1)
+    server.script = Varied()
+    world.run(world.spec(rows(8)), lambda: finished(world, 8))
+    assert [group.prompt_index for group in groups.groups(world.store, "run")] == list(range(8))
+    assert samples.pending(world.store, "run")[: len(kept)] == kept
+    assert by_status(world) == {"ready": 8}
