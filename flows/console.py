@@ -50,10 +50,11 @@ def _train(run: RunFile, console: Console) -> None:
     from flows.embedded import prefect_api
     from flows.train import train
 
-    with prefect_api(run.run_dir / "logs" / "prefect.log"), watching(run.store_url, run.name, console):
-        # Whether Prefect heard of the end is Prefect's matter: how the run ended stands in the store.
-        with suppress(CancelledRun, httpx.TransportError):
-            train(parse(stored_config(run), run.name), return_state=True).result(raise_on_failure=True)
+    log_path = run.run_dir / "logs" / "prefect.log"
+    # Whether Prefect heard of the end is Prefect's matter: how the run ended stands in the store.
+    missed = suppress(CancelledRun, httpx.TransportError)
+    with missed, prefect_api(log_path), watching(run.store_url, run.name, console):
+        train(parse(stored_config(run), run.name), return_state=True).result(raise_on_failure=True)
 
 
 def _outcome(run: RunFile, console: Console, as_json: bool) -> int:

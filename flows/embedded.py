@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import prefect
+from prefect.events.worker import EventsWorker
+from prefect.logging.handlers import APILogHandler
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from agrpo.errors import Outage
@@ -18,6 +20,7 @@ from agrpo.launch import supervisor
 from agrpo.launch.child import last_lines
 
 _START_LIMIT_S = 120.0
+_FLUSH_LIMIT_S = 3.0
 _QUIET = {
     "PREFECT_UI_ENABLED": "0",
     "PREFECT__SERVER_EPHEMERAL": "1",
@@ -42,7 +45,12 @@ def prefect_api(log_path: Path) -> Iterator[None]:
     with _supervised(port, log_path) as server:
         _wait(f"http://127.0.0.1:{port}/api/health", server, log_path)
         with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api"}):
-            yield
+            try:
+                yield
+            finally:
+                # What Prefect still holds back it would offer to a server that is gone, for a minute.
+                APILogHandler().flush()
+                EventsWorker.drain_all(timeout=_FLUSH_LIMIT_S)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import json
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from agrpo.cli.stores import opened
 from agrpo.cli.words import duration, number
@@ -28,7 +29,7 @@ def print_run(store_url: str | None, run_id: str, as_json: bool) -> None:
     for process in alive:
         console.print(f"  alive: {process.kind} {process.index} (pid {process.pid}), log {process.log_path}")
     for event in happened[-_LAST_EVENTS:]:
-        console.print(f"  {event.kind}: {event.message}", highlight=False)
+        console.print(f"  {event.kind}: {event.message}", highlight=False, markup=False)
 
 
 def summary_table(summary: RunSummary) -> Table:
@@ -45,7 +46,7 @@ def summary_table(summary: RunSummary) -> Table:
     table.add_row("attempts", f"{summary.attempts} (restarted processes: {summary.restarts})")
     table.add_row("checkpoint", summary.checkpoint or "none yet")
     if summary.error:
-        table.add_row("error", summary.error)
+        table.add_row("error", Text(summary.error))
     return table
 
 

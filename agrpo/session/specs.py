@@ -85,7 +85,7 @@ def _spec(run: RunFile, kind: Kind, index: int, command: tuple[str, ...], env: M
         kind=kind,
         index=index,
         command=command,
-        log_path=run.run_dir / "logs" / f"{kind}-{index}.log",
+        log_path=Path("logs") / f"{kind}-{index}.log",
         # Written as it comes: the end of a killed child's log is what tells why.
         env={"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", **env},
         restart_limit=run.limits.restarts,
