@@ -1,0 +1,90 @@
+"""The commands that only read: what they print, and that they load nothing heavy."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agrpo.cli.runs import print_runs
+from agrpo.cli.show import print_run
+from agrpo.errors import AgrpoError, BadInput
+from agrpo.store import Store, events, leases, metrics, runs
+
+CONFIG = {"trainer": {"max_steps": 10}}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """A store with one run of ten steps whose reward climbs from 0.1 to 1.0."""
+    store = Store.open(f"sqlite:///{tmp_path}/agrpo.db")
+    store.migrate()
+    runs.create_run(store, "climb", CONFIG, "hash", str(tmp_path / "climb"))
+    attempt = leases.acquire(store, "climb", leases.this_process())
+    runs.set_status(attempt, "running")
+    events.add(attempt, "restart", "worker 0 was ended by signal 9; restart 1 of 3 in 1 s")
+    for step in range(1, 11):
+        metrics.log(attempt, step, {"reward": step / 10})
+    runs.set_status(attempt, "finished")
+    leases.release(attempt, "finished")
+    return store
+
+
+def test_show_prints_the_outcome(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    print_run(store.url, "climb", as_json=False)
+    printed = capsys.readouterr().out
+    assert "climb (finished)" in printed
+    assert "0.15 -> 0.95" in printed
+    assert "worker 0 was ended by signal 9" in printed
+
+
+def test_show_as_json_holds_what_scripts_read(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    print_run(store.url, "climb", as_json=True)
+    shown = json.loads(capsys.readouterr().out)
+    assert {"status", "step", "reward_first_fifth", "reward_last_fifth", "wall_s", "checkpoint"} <= set(shown)
+    assert shown["status"] == "finished"
+    assert shown["reward_first_fifth"] == pytest.approx(0.15)
+
+
+def test_runs_lists_every_run(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    print_runs(store.url, as_json=True)
+    assert [run["run"] for run in json.loads(capsys.readouterr().out)] == ["climb"]
+    print_runs(store.url, as_json=False)
+    assert "finished" in capsys.readouterr().out
+
+
+def test_an_unknown_run_and_a_missing_store_are_one_line(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="there is no run 'other'"):
+        print_run(store.url, "other", as_json=False)
+    with pytest.raises(AgrpoError, match="there is no database"):
+        print_runs(f"sqlite:///{tmp_path}/nowhere.db", as_json=False)
+
+
+def test_reading_commands_load_nothing_heavy(store: Store) -> None:
+    program = (
+        "import sys; sys.argv = ['agrpo', 'show', 'climb', '--json', '--store', sys.argv[1]]\n"
+        "from flows.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "heavy = {'torch', 'transformers', 'prefect', 'vllm', 'datasets', 'numpy', 'alembic'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", program, store.url], check=True, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["shwo", "x"], 'Did you mean "show"?'),
+        (["show"], "requires an argument"),
+        (["train", "missing.yaml"], "agrpo: missing.yaml: cannot be read"),
+    ],
+)
+def test_a_mistyped_command_exits_with_2(arguments: list[str], said: str, tmp_path: Path) -> None:
+    program = "import sys; sys.argv[0] = 'agrpo'; from flows.cli import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert ended.returncode == 2
+    assert said in ended.stdout + ended.stderr

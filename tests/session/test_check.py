@@ -1,0 +1,55 @@
+"""What is found out before anything is started."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from agrpo.errors import BadInput
+from agrpo.runfile import parse
+from agrpo.session.check import check_input
+
+MODULE = """
+def rows():
+    return []
+
+def reward(completions, **columns):
+    return [0.0 for _ in completions]
+
+short = lambda completions, **columns: [0.0 for _ in completions]
+"""
+
+
+@pytest.fixture
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """A run file's content that is fine."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "checked", raising=False)
+    (tmp_path / "checked.py").write_text(MODULE)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    rows, rewards = {"rows": "checked.py:rows"}, ["checked.py:reward"]
+    return {"name": "x", "model": {"path": "./model"}, "data": rows, "rewards": rewards}
+
+
+def test_what_is_there_is_fine(given: dict[str, object]) -> None:
+    check_input(parse(given, "test"))
+    check_input(parse({**given, "model": {"path": "someone/model"}}, "test"))  # a Hub name cannot be checked
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"model": {"path": "./gone"}}, r"model.path: gone holds no saved model"),
+        ({"rewards": ["checked.py:rewad"]}, "did you mean 'reward'?"),
+        ({"rewards": ["checked.py:short"]}, "is a lambda, which no other process can import"),
+        ({"data": {"rows": "gone.py:rows"}}, "no file gone.py"),
+        ({"trainer": {"gpus": [5]}}, "asks for GPU 5, this machine has"),
+    ],
+)
+def test_what_is_missing_is_one_line(given: dict[str, object], wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        check_input(parse({**given, **wrong}, "test"))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
