@@ -163,8 +163,8 @@ def _bad_loss(args: AsyncGRPOConfig) -> list[tuple[object, str]]:
 def _bad_pace(args: AsyncGRPOConfig) -> list[tuple[object, str]]:
     endless = args.lr_scheduler_type in SCHEDULES_WITHOUT_END and not 0 < args.warmup_steps < 1
     at_least_one = ("token_budget", "groups_per_step", "max_concurrent_rollouts", "weight_sync_steps")
-    positive = ("vllm_server_timeout", "rollout_worker_timeout", "reward_timeout_s", "checkpoint_minutes")
-    positive += ("probe_tolerance",)
+    limits = ("vllm_server_timeout", "rollout_worker_timeout", "reward_timeout_s", "checkpoint_minutes")
+    positive = (*limits, "probe_tolerance")
     values: dict[str, Any] = {name: vars(args)[name] for name in at_least_one + positive}
     return [
         (args.max_steps <= 0 and not endless, f"{args.lr_scheduler_type} learning rate without an end: set max_steps"),

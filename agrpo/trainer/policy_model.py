@@ -91,7 +91,7 @@ def weights_digest(model: nn.Module) -> str:
     digest = xxhash.xxh3_128()
     for name, parameter in named_weights(model):
         digest.update(name.encode())
-        digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        digest.update(parameter.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

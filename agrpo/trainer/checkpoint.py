@@ -1,0 +1,160 @@
+"""Checkpoints that are whole or not there: written aside, renamed, marked complete, then named in the store."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from agrpo.store import Attempt, checkpoints, runs
+
+MARKER = "complete.json"
+"""Written last: size and digest of every other file."""
+ROLLOUT_STATE = "rollout_state.json"
+_CHUNK = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Where to resume."""
+
+    path: Path | None
+    """None: start from the model as it is."""
+    step: int
+    skipped: tuple[str, ...]
+    """One line for each folder that was not used although it looks newer."""
+
+
+class CheckpointShelf:
+    """The checkpoints of a run in one folder, `checkpoint-<step>` each."""
+
+    def __init__(self, attempt: Attempt, root: Path, reached: Callable[[str], None] = lambda boundary: None) -> None:
+        """`reached` is called between any two writes, so that a test can end the process there."""
+        self._attempt = attempt
+        self._root = root
+        self._reached = reached
+
+    def begin(self, step: int) -> Path:
+        """An empty folder to fill aside."""
+        folder = self._root / f"tmp-{step}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self._reached("begun")
+        return folder
+
+    def finish(self, step: int, filled: Path) -> Path:
+        """Make a filled folder the checkpoint of a step and the run's cursor."""
+        index = runs.trained_prompt_index(self._attempt.store, self._attempt.run_id, step)
+        (filled / ROLLOUT_STATE).write_text(json.dumps({"trained_prompt_index": index}))
+        self._reached("filled")
+        manifest = {
+            str(path.relative_to(filled)): {"size": path.stat().st_size, "digest": _sync_and_digest(path)}
+            for path in _files(filled)
+        }
+        _sync_folders(filled)
+        self._reached("synced")
+        final = self._root / f"checkpoint-{step}"
+        shutil.rmtree(final, ignore_errors=True)  # nobody names it, or it was damaged
+        self._reached("cleared")
+        filled.rename(final)
+        _sync_folder(self._root)
+        self._reached("renamed")
+        digest = self._mark(final, manifest)
+        self._reached("marked")
+        checkpoints.commit(self._attempt, step, str(final), digest)
+        self._reached("committed")
+        shutil.rmtree(self._root / f"tmp-{step}", ignore_errors=True)
+        return final
+
+    def choose(self) -> Choice:
+        """The newest complete checkpoint that the store names, up to its cursor."""
+        cursor = checkpoints.cursor(self._attempt.store, self._attempt.run_id)
+        known = checkpoints.all(self._attempt.store, self._attempt.run_id)
+        named = [row for row in known if cursor and row.step <= cursor.step]
+        skipped = [f"{path.name}: no store names it" for path in self._unnamed({Path(row.path).name for row in named})]
+        for row in reversed(named):
+            problem = damage(Path(row.path), row.digest)
+            if problem is None:
+                return Choice(Path(row.path), row.step, tuple(skipped))
+            skipped.append(f"{Path(row.path).name}: {problem}")
+        return Choice(None, 0, tuple(skipped))
+
+    def rotate(self, limit: int | None) -> None:
+        """Delete the oldest beyond `limit`; the cursor's always stays."""
+        if limit is None or limit < 1:
+            return
+        for row in checkpoints.all(self._attempt.store, self._attempt.run_id)[:-limit]:
+            checkpoints.forget(self._attempt, row.step)
+            shutil.rmtree(row.path, ignore_errors=True)
+
+    def _mark(self, final: Path, manifest: dict[str, dict[str, object]]) -> str:
+        text = json.dumps(manifest, indent=1, sort_keys=True)
+        unfinished = final / f".{MARKER}"
+        unfinished.write_text(text)
+        _sync_and_digest(unfinished)
+        self._reached("marker written")
+        unfinished.rename(final / MARKER)
+        _sync_folder(final)
+        return xxhash.xxh3_128_hexdigest(text.encode())
+
+    def _unnamed(self, named: set[str]) -> list[Path]:
+        folders = [*self._root.glob("checkpoint-*"), *self._root.glob("tmp-*")]
+        return sorted(path for path in folders if path.name not in named)
+
+
+def damage(folder: Path, digest: str) -> str | None:
+    """What is wrong with a checkpoint; None when every byte is there."""
+    try:
+        text = (folder / MARKER).read_text()
+    except OSError:
+        return f"no {MARKER}: it was never completed"
+    if xxhash.xxh3_128_hexdigest(text.encode()) != digest:
+        return f"{MARKER} is not the one the store names"
+    for name, facts in json.loads(text).items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != facts["size"]:
+            return f"{name} has {path.stat().st_size} bytes, expected {facts['size']}"
+        if _digest(path) != facts["digest"]:
+            return f"{name} has other content"
+    return None
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _sync_and_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    return _digest(path)
+
+
+def _digest(path: Path) -> str:
+    digest = xxhash.xxh3_128()
+    for chunk in _chunks(path):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            yield chunk
+
+
+def _sync_folders(folder: Path) -> None:
+    for path in [folder, *(inner for inner in folder.rglob("*") if inner.is_dir())]:
+        _sync_folder(path)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

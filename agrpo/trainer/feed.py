@@ -1,0 +1,183 @@
+"""Where steps come from: recorded ones first, as they were; then pending samples, planned and recorded before use."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from agrpo import versions
+from agrpo.errors import BadInput
+from agrpo.metrics import Window
+from agrpo.packing.planner import Limits, StepPlan, plan_step
+from agrpo.packing.shapes import Sample
+from agrpo.store import Attempt, policies, processes, runs, samples, steps, workers
+from agrpo.store.samples import PendingSample
+from agrpo.store.steps import StepRow
+from agrpo.trainer.stopping import StopSwitch
+
+POLL_S = 0.1
+BEAT_S = 1.0
+
+Ending = Literal["data ended", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepOrder:
+    """What every rank is told about a step."""
+
+    step: int
+    rows: tuple[tuple[tuple[int, ...], ...], ...]
+    """Sample ids by micro-batch, rank and position."""
+    num_trained: int
+    """Loss terms of the whole step: what its gradient is divided by."""
+    num_tokens: int
+    """Sample tokens of the whole step."""
+    is_replay: bool
+    """Fixed by an earlier attempt."""
+    is_last_replay: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The settings that decide what may be taken."""
+
+    limits: Limits
+    max_staleness: int
+
+
+class Feed:
+    """Orders on rank 0; it alone reads what is pending and records steps."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        pace: Pace,
+        stop: StopSwitch,
+        window: Window,
+        while_waiting: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._attempt = attempt
+        self._pace = pace
+        self._stop = stop
+        self._window = window
+        self._while_waiting = while_waiting
+        self._last_recorded = steps.last_recorded(attempt.store, attempt.run_id)
+        self._beaten_at = 0.0
+
+    @property
+    def last_recorded(self) -> int:
+        """Steps up to this one are replayed."""
+        return self._last_recorded
+
+    def next_order(self, step: int, patience_s: float) -> StepOrder | Ending | None:
+        """The order of this step, or why there is none; None when `patience_s` passed without enough samples."""
+        if self._stopped():
+            return "stopped"
+        if step <= self._last_recorded:
+            return self._recorded(step)
+        begun = time.monotonic()
+        while True:
+            decided = self._decide(step)
+            if decided is not None:
+                self._window.add("perf/rollout_wait_s", time.monotonic() - begun)
+                return decided
+            if time.monotonic() - begun > patience_s:
+                return None
+            if self._stop.wait(POLL_S) or self._stopped():
+                return "stopped"
+
+    def _decide(self, step: int) -> StepOrder | Ending | None:
+        # The workers' word comes before the look at the samples: what they committed by then is seen.
+        supply = self._supply()
+        pending = self._usable(samples.pending(self._attempt.store, self._attempt.run_id))
+        plan = plan_step(pending, self._pace.limits)
+        if plan.samples and (plan.complete or supply != "flows"):
+            self._window.add("rollout/queue_size", len(pending))
+            return self._record(step, plan)
+        if supply == "ended" and not plan.samples:
+            return "data ended"
+        self._beat(f"waiting for samples: {len(pending)} pending, workers: {supply}")
+        self._while_waiting()
+        return None
+
+    def _supply(self) -> Literal["flows", "stalled", "ended"]:
+        """Whether more samples can come without a further step."""
+        said = workers.states(self._attempt.store, self._attempt.run_id)
+        if not said or any(word.in_flight for word in said):
+            return "flows"
+        if all(word.data_ended for word in said):
+            return "ended"
+        allowed = runs.get_run(self._attempt.store, self._attempt.run_id).allowance_step
+        closed = (word.data_ended or (not word.admission_open and word.allowance_step_seen == allowed) for word in said)
+        return "stalled" if all(closed) else "flows"
+
+    def _usable(self, pending: Sequence[PendingSample]) -> list[Sample]:
+        """Drop, with the rest of their rollouts, samples that are too old or too long; a begun rollout is finished."""
+        current = policies.current_version(self._attempt.store, self._attempt.run_id)
+        budget = self._pace.limits.token_budget
+        open_ones = [sample for sample in pending if not sample.rollout_started]
+        stale = {s.sample_id for s in open_ones if versions.is_stale(current, s.version, self._pace.max_staleness)}
+        oversize = {s.sample_id for s in open_ones if s.num_tokens > budget} - stale
+        for gone, reason, metric in (
+            (stale, "stale", "sample/dropped_stale_count"),
+            (oversize, "oversize", "batch/dropped_oversize_count"),
+        ):
+            if gone:
+                samples.drop(self._attempt, sorted(gone), reason)
+                self._window.add(metric, len(gone))
+        lost = {sample.rollout_id for sample in pending if sample.sample_id in stale | oversize}
+        kept = [sample for sample in pending if sample.rollout_id not in lost]
+        if any(sample.num_tokens > budget for sample in kept):
+            raise BadInput(f"token_budget={budget} is less than a sample whose rollout is half trained: raise it again")
+        return [Sample(s.sample_id, s.group_id, s.num_tokens, s.num_trained) for s in kept]
+
+    def _record(self, step: int, plan: StepPlan) -> StepOrder:
+        version = policies.current_version(self._attempt.store, self._attempt.run_id)
+        rows = [
+            StepRow(micro_batch, rank, position, sample.sample_id)
+            for micro_batch, ranks in enumerate(plan.micro_batches)
+            for rank, row in enumerate(ranks)
+            for position, sample in enumerate(row)
+        ]
+        steps.record(self._attempt, step, rows, version)
+        ids = tuple(tuple(tuple(s.sample_id for s in row) for row in ranks) for ranks in plan.micro_batches)
+        num_trained = sum(sample.num_trained for sample in plan.samples)
+        num_tokens = sum(sample.num_tokens for sample in plan.samples)
+        return StepOrder(step, ids, num_trained, num_tokens, is_replay=False, is_last_replay=False)
+
+    def _recorded(self, step: int) -> StepOrder:
+        """The recorded members, in their places; with fewer ranks than then, rows move to further micro-batches."""
+        members = steps.rows(self._attempt.store, self._attempt.run_id, step)
+        rows = arrange(members, self._pace.limits.num_ranks)
+        sequences = samples.load(self._attempt.store, [member.sample_id for member in members])
+        return StepOrder(
+            step=step,
+            rows=rows,
+            num_trained=sum(sequence.num_trained for sequence in sequences),
+            num_tokens=sum(sequence.num_tokens for sequence in sequences),
+            is_replay=True,
+            is_last_replay=step == self._last_recorded,
+        )
+
+    def _stopped(self) -> bool:
+        if not self._stop.requested and runs.get_run(self._attempt.store, self._attempt.run_id).request == "stop":
+            self._stop.request()
+        return self._stop.requested
+
+    def _beat(self, detail: str) -> None:
+        if time.monotonic() - self._beaten_at > BEAT_S:
+            processes.beat(self._attempt, "trainer", 0, "feed", detail)
+            self._beaten_at = time.monotonic()
+
+
+def arrange(members: Sequence[StepRow], num_ranks: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Recorded members as sample ids by micro-batch, rank and position, for `num_ranks` ranks."""
+    rows: dict[tuple[int, int], tuple[int, ...]] = {}
+    for member in members:
+        place = (member.micro_batch, member.rank)
+        rows[place] = (*rows.get(place, ()), member.sample_id)
+    if any(rank >= num_ranks for _, rank in rows):
+        dealt = [row for _, row in sorted(rows.items())]
+        rows = {divmod(index, num_ranks): row for index, row in enumerate(dealt)}
+    count = max((micro_batch for micro_batch, _ in rows), default=-1) + 1
+    return tuple(tuple(rows.get((m, rank), ()) for rank in range(num_ranks)) for m in range(count))

@@ -1,0 +1,68 @@
+"""Do the servers compute with the weights the trainer has? A short text, scored by both."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from agrpo.errors import BadInput
+from agrpo.inference.client import ServerClient
+from agrpo.inference.http import run_blocking
+from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
+from agrpo.weights.probe import TOLERANCES, check_probe
+
+TEXT = "The quick brown fox jumps over the lazy dog, 0 1 2 3 4 5 6 7 8 9."
+
+
+class Probe(Protocol):
+    """Compares a server with the trainer."""
+
+    def check(self, url: str) -> None:
+        """Raise ProbeFailed when the server serves other weights than the trainer has."""
+        ...
+
+
+class TextProbe:
+    """Scores TEXT on both sides."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: AsyncGRPOConfig) -> None:
+        self._model = model
+        self._token_ids: list[int] = tokenizer(TEXT, add_special_tokens=False)["input_ids"]
+        if len(self._token_ids) < 2:
+            raise BadInput("the tokenizer makes fewer than two tokens of a whole sentence: it is not this model's")
+        self._tolerance = args.probe_tolerance
+        self._dtype = "bfloat16" if args.bf16 else "float16" if args.fp16 else str(model.dtype).removeprefix("torch.")
+        self._timeout_s = args.vllm_server_timeout
+
+    def check(self, url: str) -> None:
+        """Raise ProbeFailed with the numbers when the log-probabilities differ; ServerOutage when there are none."""
+        check_probe(url, self._token_ids, self._own_log_probs(), self._tolerance_for(url), self._timeout_s)
+
+    def _tolerance_for(self, url: str) -> float:
+        if self._tolerance is not None:
+            return self._tolerance
+        served = server_dtype(url, self._timeout_s) or self._dtype
+        return max(TOLERANCES.get(dtype, max(TOLERANCES.values())) for dtype in (served, self._dtype))
+
+    def _own_log_probs(self) -> Sequence[float]:
+        ids = torch.tensor([self._token_ids], device=self._model.device)
+        was_training = self._model.training
+        self._model.train(False)
+        positions = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
+        with torch.no_grad():
+            bounds = (0, ids.shape[1])
+            logits = self._model(ids, position_ids=positions, sample_bounds=bounds, use_cache=False).logits[0]
+        self._model.train(was_training)
+        chosen = logits[:-1].float().log_softmax(-1).gather(1, ids[0, 1:, None]).squeeze(1)
+        return [float("nan"), *chosen.tolist()]
+
+
+def server_dtype(url: str, timeout_s: float) -> str | None:
+    """The dtype a server computes in, None when it does not say."""
+
+    async def ask() -> str | None:
+        async with ServerClient(url, timeout_s) as client:
+            return (await client.capabilities()).dtype
+
+    return run_blocking(ask())

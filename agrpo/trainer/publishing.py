@@ -1,0 +1,171 @@
+"""Which weights the servers have: version n is what step n made, every server confirms it or is sent it again."""
+
+import time
+from collections.abc import Iterable
+from typing import Protocol
+
+import torch
+from transformers import PreTrainedModel
+
+from agrpo import versions
+from agrpo.errors import MalformedAnswer, Outage, ServerOutage, WeightSyncError
+from agrpo.metrics import Window
+from agrpo.store import Attempt, events, policies, processes, servers
+from agrpo.store.servers import ServerRecord
+from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
+from agrpo.trainer.policy_model import named_weights
+from agrpo.trainer.probing import Probe
+from agrpo.trainer.stopping import StopRequested, StopSwitch
+from agrpo.weights.publisher import SyncReport
+
+RETRY_S = 1.0
+REFUSALS_ALLOWED = 3
+"""A server that refuses an update, rather than being away, gets this many tries."""
+
+
+class WeightPublisher(Protocol):
+    """Sends weights; agrpo.weights.publisher.Publisher."""
+
+    def publish(self, named_tensors: Iterable[tuple[str, torch.Tensor]], version: int, urls: list[str]) -> SyncReport:
+        """Send all weights to all servers; failures are in the report."""
+        ...
+
+
+class PolicySync(Protocol):
+    """What the training loop needs of publishing; called on rank 0 only, never during replay."""
+
+    def settle(self, step: int, digest: str, diverged: bool) -> None:
+        """Before anything new: make the servers serve what a fresh start or a replay arrived at."""
+        ...
+
+    def after_step(self, step: int, digest: str) -> None:
+        """A step was made: publish if it is due."""
+        ...
+
+    def keep_current(self) -> None:
+        """Send the weights again to servers that lost them."""
+        ...
+
+
+class ServerSync:
+    """Publishes to the servers in the store."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        model: PreTrainedModel,
+        publisher: WeightPublisher,
+        probe: Probe,
+        args: AsyncGRPOConfig,
+        stop: StopSwitch,
+        window: Window,
+    ) -> None:
+        self._attempt = attempt
+        self._model = model
+        self._publisher = publisher
+        self._probe = probe
+        self._args = args
+        self._stop = stop
+        self._window = window
+        self._step = 0
+        self._digest = ""
+
+    def settle(self, step: int, digest: str, diverged: bool) -> None:
+        """Publish unless the current version is these weights, or these weights were never to be published."""
+        self._step, self._digest = step, digest
+        known = policies.policies(self._attempt.store, self._attempt.run_id)
+        if not known:
+            return self._publish()
+        current = known[-1]
+        if current.digest == digest:
+            return self.keep_current()
+        if diverged or current.step == step:
+            message = f"replay to step {step} made other weights than version {current.version}: they are a new version"
+            events.add(self._attempt, "replay_diverged", message, step=step, was=current.digest, now=digest)
+            return self._publish()
+        if versions.publishes_after(step, self._args.weight_sync_steps):
+            self._publish()
+
+    def after_step(self, step: int, digest: str) -> None:
+        """Publish every weight_sync_steps."""
+        self._step, self._digest = step, digest
+        if versions.publishes_after(step, self._args.weight_sync_steps):
+            self._publish()
+
+    def keep_current(self) -> None:
+        """Servers that lost the current version get it again; when the weights have moved on, all get a new version."""
+        current = policies.policies(self._attempt.store, self._attempt.run_id)[-1]
+        have = {server.id for server in self._healthy() if server.weight_version == current.version}
+        if len(have) == len(self._healthy()):
+            return
+        if current.digest == self._digest:
+            self._send(current.version, have)
+        else:
+            self._publish()
+
+    def _publish(self) -> None:
+        version = policies.current_version(self._attempt.store, self._attempt.run_id) + 1
+        # Whatever the rows say: a killed attempt may have confirmed this number for other weights.
+        self._send(version, set())
+        policies.publish(self._attempt, version, self._step, self._digest)
+
+    def _send(self, version: int, have: set[int]) -> None:
+        """Until every healthy server, and at least one, has confirmed the version; `have` did so before, by id.
+
+        Raises ServerOutage after vllm_server_timeout, WeightSyncError when a server keeps refusing.
+        """
+        deadline = time.monotonic() + self._args.vllm_server_timeout
+        refusals: dict[str, int] = {}
+        reason = "no server is healthy"
+        while True:
+            for url, error in self._send_once(version, have).items():
+                reason = f"{url}: {error}"
+                events.add(self._attempt, "weight_sync_failed", reason, version=version, phase=error.phase)
+                if not isinstance(error.__cause__, Outage | MalformedAnswer):
+                    refusals[url] = refusals.get(url, 0) + 1
+                    if refusals[url] >= REFUSALS_ALLOWED:
+                        raise error
+            if (healthy := self._healthy()) and not _lacking(healthy, version, have):
+                return
+            if time.monotonic() > deadline:
+                limit = f"vllm_server_timeout={self._args.vllm_server_timeout:g} s"
+                raise ServerOutage(f"version {version} reached no server within {limit}: {reason}")
+            processes.beat(self._attempt, "trainer", 0, "publish", f"version {version}: {reason}")
+            if self._stop.wait(RETRY_S):
+                raise StopRequested
+
+    def _send_once(self, version: int, have: set[int]) -> dict[str, WeightSyncError]:
+        lacking = {server.url: server for server in _lacking(self._healthy(), version, have)}
+        if not lacking:
+            return {}
+        report = self._publisher.publish(named_weights(self._model), version, list(lacking))
+        for url in report.confirmed:
+            if self._probe_is_due(version):
+                self._check(url)
+            servers.confirm_version(self._attempt, lacking[url].id, version)
+            have.add(lacking[url].id)
+        if report.confirmed:
+            for phase, seconds in report.times.items():
+                self._window.add(f"perf/weight_sync_{phase}_s", seconds)
+            self._window.add("perf/weight_sync_s", sum(report.times.values()))
+        return report.failed
+
+    def _probe_is_due(self, version: int) -> bool:
+        every = self._args.probe_steps
+        return version == 0 or (every > 0 and version % every == 0)
+
+    def _check(self, url: str) -> None:
+        """A server that goes away between update and probe is not what the probe is about."""
+        try:
+            self._probe.check(url)
+        except Outage as error:
+            events.add(self._attempt, "probe_skipped", f"{url}: {error}")
+
+    def _healthy(self) -> list[ServerRecord]:
+        rows = servers.servers(self._attempt.store, self._attempt.run_id)
+        return [row for row in rows if row.state == "healthy"]
+
+
+def _lacking(rows: list[ServerRecord], version: int, have: set[int]) -> list[ServerRecord]:
+    """Servers that are still to be sent the version; one that restarted has forgotten it."""
+    return [row for row in rows if row.id not in have or row.weight_version != version]

@@ -1,0 +1,136 @@
+"""A checkpoint is whole or not there, wherever its writer dies."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from agrpo.errors import StatusConflict
+from agrpo.store import Store, checkpoints, steps
+from agrpo.trainer.checkpoint import MARKER, ROLLOUT_STATE, CheckpointShelf, damage
+from tests.worlds import small_groups
+
+BOUNDARIES = ("begun", "filled", "synced", "cleared", "renamed", "marker written", "marked", "committed")
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: no handler of ours catches it."""
+
+
+@pytest.fixture
+def attempt(tmp_path):
+    store = Store.open(f"sqlite:///{tmp_path}/agrpo.db")
+    store.migrate()
+    yield small_groups.start_run(store)
+    store.close()
+
+
+def write(shelf, step, weights=b"weights" * 1000):
+    """A small checkpoint folder, as the trainer fills it."""
+    folder = shelf.begin(step)
+    inner = folder / f"checkpoint-{step}"
+    inner.mkdir()
+    (inner / "model.safetensors").write_bytes(weights)
+    (inner / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    return shelf.finish(step, inner)
+
+
+def killed_at(boundary):
+    def reached(place):
+        if place == boundary:
+            raise Killed
+
+    return reached
+
+
+def test_a_checkpoint_holds_the_trained_prompt_index_and_becomes_the_cursor(attempt, tmp_path):
+    worker = small_groups.start_worker(attempt)
+    small_groups.generate(attempt, worker, 2)
+    steps.record(attempt, 1, [steps.StepRow(0, 0, 0, 1), steps.StepRow(0, 0, 1, 2)], 0)
+    path = write(CheckpointShelf(attempt, tmp_path / "shelf"), 1)
+    assert path == tmp_path / "shelf" / "checkpoint-1"
+    assert json.loads((path / ROLLOUT_STATE).read_text()) == {"trained_prompt_index": 1}
+    cursor = checkpoints.cursor(attempt.store, attempt.run_id)
+    assert (cursor.step, cursor.trained_prompt_index) == (1, 1)
+    assert damage(path, cursor.digest) is None
+    assert not (tmp_path / "shelf" / "tmp-1").exists()
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_killed_at_any_boundary_the_older_or_the_new_one_is_chosen(attempt, tmp_path, boundary):
+    write(CheckpointShelf(attempt, tmp_path), 10)
+    with pytest.raises(Killed):
+        write(CheckpointShelf(attempt, tmp_path, reached=killed_at(boundary)), 11)
+    shelf = CheckpointShelf(attempt, tmp_path)
+    choice = shelf.choose()
+    assert choice.step == (11 if boundary == "committed" else 10)
+    assert choice.path == tmp_path / f"checkpoint-{choice.step}"
+    if boundary == "committed":
+        assert choice.skipped == ("tmp-11: no store names it",)
+    else:
+        assert "11" in choice.skipped[0]
+    write(shelf, 11)  # and the next attempt writes it again
+    assert shelf.choose().step == 11
+
+
+def test_a_process_that_dies_between_rename_and_commit(attempt, tmp_path):
+    write(CheckpointShelf(attempt, tmp_path / "shelf"), 10)
+    script = f"""
+import os
+from pathlib import Path
+from agrpo.store import Attempt, Store
+from agrpo.trainer.checkpoint import CheckpointShelf
+attempt = Attempt(Store.open({attempt.store.url!r}), {attempt.run_id!r}, {attempt.token})
+def reached(place):
+    if place == "marked":
+        os._exit(9)
+shelf = CheckpointShelf(attempt, Path({str(tmp_path / "shelf")!r}), reached)
+folder = shelf.begin(11)
+(folder / "model.safetensors").write_bytes(b"x")
+shelf.finish(11, folder)
+"""
+    done = subprocess.run([sys.executable, "-c", script], env=os.environ, check=False)
+    assert done.returncode == 9
+    choice = CheckpointShelf(attempt, tmp_path / "shelf").choose()
+    assert (choice.step, choice.skipped) == (10, ("checkpoint-11: no store names it",))
+
+
+def test_half_empty_and_truncated_checkpoints_are_skipped_and_said(attempt, tmp_path):
+    shelf = CheckpointShelf(attempt, tmp_path)
+    for step in (10, 11, 12, 13, 14):
+        write(shelf, step)
+    (tmp_path / "checkpoint-11" / "trainer_state.json").unlink()
+    for path in (tmp_path / "checkpoint-12").iterdir():
+        path.unlink()
+    os.truncate(tmp_path / "checkpoint-13" / "model.safetensors", 100)
+    damaged = tmp_path / "checkpoint-14" / "model.safetensors"
+    damaged.write_bytes(b"v" + damaged.read_bytes()[1:])
+    choice = shelf.choose()
+    assert choice.step == 10
+    assert choice.skipped == (
+        "checkpoint-14: model.safetensors has other content",
+        "checkpoint-13: model.safetensors has 100 bytes, expected 7000",
+        f"checkpoint-12: no {MARKER}: it was never completed",
+        "checkpoint-11: trainer_state.json is missing",
+    )
+
+
+def test_nothing_to_resume_from(attempt, tmp_path):
+    (tmp_path / "checkpoint-3").mkdir()
+    choice = CheckpointShelf(attempt, tmp_path).choose()
+    assert (choice.path, choice.step, choice.skipped) == (None, 0, ("checkpoint-3: no store names it",))
+
+
+def test_rotation_keeps_the_newest_and_always_the_cursor(attempt, tmp_path):
+    shelf = CheckpointShelf(attempt, tmp_path)
+    for step in (1, 2, 3):
+        write(shelf, step)
+    shelf.rotate(None)
+    assert [row.step for row in checkpoints.all(attempt.store, attempt.run_id)] == [1, 2, 3]
+    shelf.rotate(1)
+    assert [row.step for row in checkpoints.all(attempt.store, attempt.run_id)] == [3]
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-3"]
+    with pytest.raises(StatusConflict):
+        checkpoints.forget(attempt, 3)
