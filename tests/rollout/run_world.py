@@ -36,12 +36,13 @@ class RunWorld:
     folder: Path
     server: ScriptedServer
     settings: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.url = f"sqlite:///{self.folder / 'agrpo.db'}"
         store = Store.open(self.url)
         store.migrate()
-        runs.create_run(store, "run", {}, "hash", str(self.folder))
+        runs.create_run(store, "run", self.config, "hash", str(self.folder))
         self.attempt: Attempt = leases.acquire(store, "run", leases.this_process())
         self.store = store
         self.server_id = servers.register(self.attempt, self.server.url, 0)
