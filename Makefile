@@ -13,10 +13,11 @@ test: setup
 check: setup
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	.venv/bin/mypy
+	.venv/bin/mypy agrpo flows tasks
 	.venv/bin/lint-imports
-	.venv/bin/python scripts/check_migrations.py
-	.venv/bin/python scripts/check_docs.py
+	@folder=$$(mktemp -d) && export AGRPO_DATABASE_URL=sqlite:///$$folder/agrpo.db && \
+		.venv/bin/alembic upgrade head && .venv/bin/alembic check; status=$$?; rm -r $$folder; exit $$status
+	.venv/bin/python -m pytest tests/test_docs.py
 
 clean:
 	rm -rf .venv .cache build *.egg-info

@@ -1,0 +1,59 @@
+"""What the documents say is there: commands, targets, links, examples, and pages made from code."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agrpo import runfile
+from agrpo.cli import run_file_doc
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+RUN_FILES = sorted((ROOT / "examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!http)([^)#]+)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_exist(page: Path) -> None:
+    from flows.cli import app
+
+    text = page.read_text()
+    commands = set(re.findall(r"(?:`|^ {4})agrpo ([a-z-]+)", text, re.MULTILINE))
+    assert commands <= set(app)
+    targets = set(re.findall(r"(?:`|^ {4})make ([a-z-]+)", text, re.MULTILINE))
+    assert targets <= set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_every_command_has_an_example_and_a_place_in_the_documents() -> None:
+    from flows.cli import app
+
+    operations = (ROOT / "docs" / "operations.md").read_text()
+    for name in app:
+        if not name.startswith("-"):
+            assert f"Example: agrpo {name}" in str(app[name].help)
+            assert f"agrpo {name}" in operations
+
+
+@pytest.mark.parametrize("path", RUN_FILES, ids=lambda path: path.name)
+def test_examples_are_fine(path: Path) -> None:
+    program = "import sys; sys.argv = ['agrpo', 'train', sys.argv[1], '--dry-run']; from flows.cli import main; main()"
+    subprocess.run([sys.executable, "-c", program, str(path)], check=True, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_the_deployment_holds_a_run_file() -> None:
+    import yaml
+
+    deployments = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
+    assert [runfile.parse(one["parameters"]["config"], one["name"]).name for one in deployments] == ["first"]
+
+
+def test_the_page_on_run_files_is_current() -> None:
+    assert (ROOT / "docs" / "run-file.md").read_text() == run_file_doc.document()
