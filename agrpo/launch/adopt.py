@@ -73,6 +73,7 @@ class AdoptedProcess:
         if not self._overseer.is_gone():
             return False
         supervisor.kill_group(self.pid, self.started)
+        self.let_go()
         return True
 
     @property

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agrpo.errors import BadInput, LeaseHeld, StatusConflict
+from agrpo.launch.spawned import leave_reimported_script
 from agrpo.store import Attempt, Store, events, leases, runs
 from agrpo.store.host import host_name
 
@@ -37,6 +38,7 @@ def attach(
     `wait_s` bounds the wait for a holder on another host that may be dead. Raises BadInput when the run was started
     with other settings, LeaseHeld while somebody runs it, AttemptsExhausted when it died too often.
     """
+    leave_reimported_script()
     run = _find_or_create(store, run_id, config, config_hash, run_dir)
     if run.config_hash != config_hash:
         raise BadInput(_difference(run, config, config_hash))

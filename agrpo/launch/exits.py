@@ -58,16 +58,17 @@ def run(main: Callable[[], None]) -> NoReturn:
     try:
         main()
     except LeaseLost as error:
-        _leave(LEASE_LOST, f"lease lost: {error}")
+        leave(LEASE_LOST, f"lease lost: {error}")
     except Outage as error:
-        _leave(OUTAGE, f"outage: {error}")
+        leave(OUTAGE, f"outage: {error}")
     except BadInput as error:
-        _leave(BAD_INPUT, f"cannot start: {error}")
+        leave(BAD_INPUT, f"cannot start: {error}")
     except Exception:
-        _leave(BUG, traceback.format_exc())
+        leave(BUG, traceback.format_exc())
     sys.exit(DONE)
 
 
-def _leave(code: int, message: str) -> NoReturn:
+def leave(code: int, message: str) -> NoReturn:
+    """Say why, and go."""
     print(message, file=sys.stderr, flush=True)
     sys.exit(code)

@@ -5,14 +5,29 @@ A plain script hands its reward functions to the rollout worker this way, becaus
 
 import contextlib
 import multiprocessing
+import multiprocessing.spawn
 import os
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from agrpo.errors import BadInput
 from agrpo.launch import exits, supervisor
 from agrpo.launch.child import TERMINATION_S, ChildSpec, open_supervisor
+
+
+def leave_reimported_script() -> None:
+    """End this process when it is a child of ours that imports the user's script and has run into its training.
+
+    spawn imports the script in the child to find the functions in it. Without a guard that starts everything again.
+    """
+    try:
+        multiprocessing.spawn.get_preparation_data("check")
+    except RuntimeError:
+        exits.leave(
+            exits.BAD_INPUT,
+            "the script starts its training when another process imports it, and the rollout worker has to: put the "
+            'training under `if __name__ == "__main__":`',
+        )
 
 
 class SpawnedProcess:
@@ -25,13 +40,7 @@ class SpawnedProcess:
         arguments = (theirs, target, spec.log_path.absolute(), dict(spec.env), spec.cwd)
         # Not a daemon: those may not start processes, and reward functions run in a pool of them.
         self._process = context.Process(target=_body, args=arguments, name=spec.name)
-        try:
-            self._process.start()
-        except RuntimeError as error:
-            raise BadInput(
-                f"{spec.name} cannot be started while the script is being imported by another process: put the "
-                'training under `if __name__ == "__main__":`'
-            ) from error
+        self._process.start()
         theirs.close()
         assert self._process.pid is not None
         self.pid = self._process.pid

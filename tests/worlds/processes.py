@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agrpo.launch.supervisor import read_stat
 
-STUBBORN = "trap '' TERM; echo $$ >> {pids}; while :; do sleep 0.05; done"
+STUBBORN = "trap '' TERM; echo $BASHPID >> {pids}; while :; do sleep 0.05; done"
 """A shell that ignores SIGTERM and says its pid."""
 
 

@@ -1,0 +1,111 @@
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from agrpo.errors import AttemptsExhausted, BadInput, LeaseHeld
+from agrpo.launch.attach import attach, differing_keys
+from agrpo.store import Attempt, Store, events, leases, runs
+from agrpo.store.leases import Holder
+
+CONFIG = {"model": {"path": "tiny"}, "trainer": {"learning_rate": 1e-6, "max_steps": 10}}
+
+
+def begin(store: Store, tmp_path: Path) -> Attempt:
+    attempt = attach(store, "r1", CONFIG, "hash", tmp_path).attempt
+    assert attempt is not None
+    return attempt
+
+
+def test_a_new_run_is_made_and_runs(store: Store, tmp_path: Path) -> None:
+    attempt = begin(store, tmp_path)
+    run = runs.get_run(store, "r1")
+    assert (attempt.token, run.status, run.config, run.run_dir) == (1, "running", CONFIG, str(tmp_path))
+    assert [event.kind for event in events.events(store, "r1")] == ["attached"]
+
+
+def test_a_stopped_run_goes_on_under_the_next_token(store: Store, tmp_path: Path) -> None:
+    first = begin(store, tmp_path)
+    runs.set_status(first, "stopped")
+    leases.release(first, "stopped")
+    assert begin(store, tmp_path).token == 2
+    assert runs.get_run(store, "r1").status == "running"
+
+
+def test_a_finished_run_is_summed_up_and_not_run_again(store: Store, tmp_path: Path) -> None:
+    """Fault 12."""
+    first = begin(store, tmp_path)
+    runs.set_status(first, "finished")
+    leases.release(first, "finished")
+    attached = attach(store, "r1", CONFIG, "hash", tmp_path)
+    assert attached.attempt is None
+    assert attached.finished is not None and attached.finished.status == "finished"
+    assert len(leases.attempts(store, "r1")) == 1
+
+
+def test_other_settings_are_refused_key_by_key_also_by_a_finished_run(store: Store, tmp_path: Path) -> None:
+    first = begin(store, tmp_path)
+    runs.set_status(first, "finished")
+    leases.release(first, "finished")
+    other = {"model": {"path": "tiny"}, "trainer": {"learning_rate": 1e-5, "max_steps": 10}, "seed": 3}
+    with pytest.raises(BadInput) as refusal:
+        attach(store, "r1", other, "other hash", tmp_path)
+    assert str(refusal.value) == (
+        "run 'r1' was started with other settings: seed: 'absent' then, 3 now; trainer.learning_rate: 1e-06 then, "
+        "1e-05 now. Take those, or choose another name"
+    )
+    assert len(leases.attempts(store, "r1")) == 1
+
+
+def test_a_differing_hash_of_equal_settings_is_explained(store: Store, tmp_path: Path) -> None:
+    begin(store, tmp_path)
+    with pytest.raises(BadInput, match="no value differs, but the hash does"):
+        attach(store, "r1", CONFIG, "other hash", tmp_path)
+
+
+def test_a_run_that_somebody_runs_is_refused_at_once(store: Store, tmp_path: Path) -> None:
+    begin(store, tmp_path)
+    with pytest.raises(LeaseHeld, match="is held by process"):
+        attach(store, "r1", CONFIG, "hash", tmp_path, wait_s=60.0)
+
+
+def test_a_dead_holder_on_this_host_is_replaced_at_once(store: Store, tmp_path: Path) -> None:
+    runs.create_run(store, "r1", CONFIG, "hash", str(tmp_path))
+    here = leases.this_process()
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    leases.acquire(store, "r1", Holder(here.host, dead.pid, 1, here.boot_id))
+    assert begin(store, tmp_path).token == 2
+
+
+def test_a_silent_holder_elsewhere_is_waited_for(store: Store, tmp_path: Path) -> None:
+    runs.create_run(store, "r1", CONFIG, "hash", str(tmp_path))
+    leases.acquire(store, "r1", Holder("elsewhere", 1, 1, "another boot"), ttl_s=1.0)
+    assert begin(store, tmp_path).token == 2
+
+
+def test_a_silent_holder_elsewhere_is_not_waited_for_for_ever(store: Store, tmp_path: Path) -> None:
+    runs.create_run(store, "r1", CONFIG, "hash", str(tmp_path))
+    leases.acquire(store, "r1", Holder("elsewhere", 1, 1, "another boot"), ttl_s=60.0)
+    with pytest.raises(LeaseHeld):
+        attach(store, "r1", CONFIG, "hash", tmp_path, wait_s=0.6)
+
+
+def test_a_run_that_died_too_often_is_given_up(store: Store, tmp_path: Path) -> None:
+    runs.create_run(store, "r1", CONFIG, "hash", str(tmp_path), max_attempts=2)
+    for _ in range(2):
+        leases.release(begin(store, tmp_path), "failed")
+    with pytest.raises(AttemptsExhausted):
+        begin(store, tmp_path)
+    assert runs.get_run(store, "r1").status == "failed"
+
+
+def test_keys_that_differ_are_found_at_any_depth() -> None:
+    old = {"a": {"b": 1, "c": {"d": [1, 2]}}, "e": {}, "same": 1}
+    new = {"a": {"b": 2, "c": {"d": [1]}}, "e": {"f": None}, "same": 1}
+    assert differing_keys(old, new) == {
+        "a.b": (1, 2),
+        "a.c.d": ([1, 2], [1]),
+        "e": ({}, "absent"),
+        "e.f": ("absent", None),
+    }
