@@ -13,7 +13,7 @@ from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
-from agrpo.errors import AgrpoError, WeightSyncError
+from agrpo.errors import WeightSyncError
 from agrpo.inference.capabilities import NCCL_BACKEND
 from agrpo.inference.command import free_port
 from agrpo.weights.phases import Phases
@@ -43,9 +43,9 @@ class NcclTransport:
             control.phases = phases
             await in_daemon_thread(engine.send_weights, self._timeout_s)
             await phases.finish()
-        except BaseException as error:
+        except Exception as error:
             self._engines.pop(url, None)
-            if isinstance(error, AgrpoError) or not isinstance(error, Exception):
+            if isinstance(error, WeightSyncError):
                 raise
             raise WeightSyncError("update", f"NCCL transfer to {url} failed: {error!r}") from error
 

@@ -68,7 +68,7 @@ class Phases:
         if answer.get("weight_version") != str(self.version):
             raise WeightSyncError(
                 "confirm",
-                f"{self.server.base_url} serves version {answer.get('weight_version')!r}, expected {self.version!r}",
+                f"{self.server.base_url} serves version {answer.get('weight_version')!r}, expected '{self.version}'",
             )
 
     async def resume(self, timeout_s: float | None = None) -> None:

@@ -40,9 +40,7 @@ def check_probe(
 def largest_difference(served: Sequence[float], expected: Sequence[float]) -> tuple[int, float]:
     """Position and size of the largest difference after the first token; a missing value differs infinitely."""
     if len(served) != len(expected) or len(served) < 2:
-        raise ValueError(
-            f"a probe needs at least two tokens and as many expected values: {len(served)}, {len(expected)}"
-        )
+        raise ValueError(f"a probe needs two tokens or more, each with a value: got {len(served)} and {len(expected)}")
     differences = [abs(a - b) for a, b in zip(served[1:], expected[1:], strict=True)]
     sizes = [math.inf if math.isnan(difference) else difference for difference in differences]
     largest = max(range(len(sizes)), key=sizes.__getitem__)

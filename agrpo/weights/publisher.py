@@ -106,7 +106,7 @@ class Publisher:
         return dict(zip(urls, outcomes, strict=True))
 
     async def _update_one(self, version: int, url: str) -> PhaseTimes | WeightSyncError:
-        async with HttpServer(url, self._timeout_s) as server:
+        async with HttpServer(url, self._timeout_s, keep_alive=False) as server:
             try:
                 return await update_server(Phases(server, version), self._transport.send)
             except WeightSyncError as error:
@@ -118,6 +118,11 @@ def load_transport(name: str, folder: Path, timeout_s: float) -> Transport:
     path = TRANSPORTS.get(name, name)
     module, _, attribute = path.partition(":")
     if not attribute:
-        raise BadInput(f"transport {name!r} is none of {', '.join(TRANSPORTS)}, nor a path like package.module:Class")
-    found: Transport = getattr(importlib.import_module(module), attribute)(folder, timeout_s)
+        raise BadInput(
+            f"weight transport {name!r} is none of {', '.join(TRANSPORTS)}, nor a path like package.module:Class"
+        )
+    try:
+        found: Transport = getattr(importlib.import_module(module), attribute)(folder, timeout_s)
+    except ImportError as error:
+        raise BadInput(f"weight transport {name!r} needs a package that is not installed here: {error}") from error
     return found

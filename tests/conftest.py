@@ -1,0 +1,21 @@
+"""Fixtures of the whole session. Nothing heavy is imported before a test asks for it."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.worlds.vllm_server import VllmServer
+
+
+@pytest.fixture(scope="session")
+def vllm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["VllmServer"]:
+    """One real vLLM server with the tiny model for all tests that ask for it; a test that changes its weights
+    publishes the checkpoint again when it is done."""
+    from tests.worlds.tiny_model import make_tiny_model
+    from tests.worlds.vllm_server import serving
+
+    folder = tmp_path_factory.mktemp("vllm")
+    with serving(make_tiny_model(folder / "model"), folder) as server:
+        yield server
