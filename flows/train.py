@@ -30,8 +30,15 @@ def train(config: RunFile) -> State[Any]:
 
 
 def _attached(config: RunFile, store: Store) -> State[Any]:
-    settings, digest = stored_config(config), config_hash(config)
-    found = attach(store, config.name, settings, digest, config.run_dir, flow_run_id=flow_run.id)
+    found = attach(
+        store,
+        config.name,
+        stored_config(config),
+        config_hash(config),
+        config.run_dir,
+        flow_run_id=flow_run.id,
+        max_attempts=config.limits.max_attempts,
+    )
     if found.attempt is None:
         return Completed(message=f"run {config.name} is finished already; nothing was done")
     try:

@@ -32,6 +32,7 @@ def attach(
     flow_run_id: str | None = None,
     lease_ttl_s: float = 30.0,
     wait_s: float = 35.0,
+    max_attempts: int = 20,
 ) -> Attached:
     """Attach this process to a run (design.md, section 2); the caller's Launcher then keeps the lease.
 
@@ -44,6 +45,7 @@ def attach(
         raise BadInput(_difference(run, config, config_hash))
     if run.status == "finished":
         return Attached(None, runs.summary(store, run_id))
+    runs.allow_attempts(store, run_id, max_attempts)
     attempt = _acquire(store, run_id, lease_ttl_s, flow_run_id, wait_s)
     if runs.get_run(store, run_id).status == "finished":  # by the holder that we waited for
         leases.release(attempt, "finished")
