@@ -32,11 +32,11 @@ def attach(
     flow_run_id: str | None = None,
     lease_ttl_s: float = 30.0,
     wait_s: float = 35.0,
-    max_attempts: int = 20,
+    max_attempts: int | None = None,
 ) -> Attached:
     """Attach this process to a run (design.md, section 2); the caller's Launcher then keeps the lease.
 
-    `wait_s` bounds the wait for a holder on another host that may be dead. Raises BadInput when the run was started
+    `wait_s` bounds the wait for a holder on another host that may be dead; `max_attempts` renews the run's limit. Raises BadInput when the run was started
     with other settings, LeaseHeld while somebody runs it, AttemptsExhausted when it died too often.
     """
     leave_reimported_script()
@@ -45,7 +45,8 @@ def attach(
         raise BadInput(_difference(run, config, config_hash))
     if run.status == "finished":
         return Attached(None, runs.summary(store, run_id))
-    runs.allow_attempts(store, run_id, max_attempts)
+    if max_attempts is not None:
+        runs.allow_attempts(store, run_id, max_attempts)
     attempt = _acquire(store, run_id, lease_ttl_s, flow_run_id, wait_s)
     if runs.get_run(store, run_id).status == "finished":  # by the holder that we waited for
         leases.release(attempt, "finished")
