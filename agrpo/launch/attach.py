@@ -36,8 +36,9 @@ def attach(
 ) -> Attached:
     """Attach this process to a run (design.md, section 2); the caller's Launcher then keeps the lease.
 
-    `wait_s` bounds the wait for a holder on another host that may be dead; `max_attempts` renews the run's limit. Raises BadInput when the run was started
-    with other settings, LeaseHeld while somebody runs it, AttemptsExhausted when it died too often.
+    `wait_s` bounds the wait for a holder on another host that may be dead; `max_attempts` renews the run's limit.
+    Raises BadInput when the run was started with other settings, LeaseHeld while somebody runs it, AttemptsExhausted
+    when it died too often.
     """
     leave_reimported_script()
     run = _find_or_create(store, run_id, config, config_hash, run_dir)
