@@ -55,6 +55,10 @@ class Window:
         for name, tally in other._tallies.items():
             self._put(name, tally)
 
+    def clear(self) -> None:
+        """Begin a new window."""
+        self._tallies.clear()
+
     def values(self) -> dict[str, float]:
         """One number per metric."""
         return {name: self._value(name, tally) for name, tally in self._tallies.items() if tally.weight > 0}

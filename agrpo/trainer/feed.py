@@ -8,7 +8,7 @@ from typing import Literal
 from agrpo import versions
 from agrpo.errors import BadInput
 from agrpo.metrics import Window
-from agrpo.packing.planner import Limits, StepPlan, plan_step
+from agrpo.packing.planner import Limits, MicroBatch, StepPlan, plan_step
 from agrpo.packing.shapes import Sample
 from agrpo.store import Attempt, policies, processes, runs, samples, steps, workers
 from agrpo.store.samples import PendingSample
@@ -26,15 +26,25 @@ class StepOrder:
     """What every rank is told about a step."""
 
     step: int
-    rows: tuple[tuple[tuple[int, ...], ...], ...]
-    """Sample ids by micro-batch, rank and position."""
-    num_trained: int
-    """Loss terms of the whole step: what its gradient is divided by."""
-    num_tokens: int
-    """Sample tokens of the whole step."""
-    is_replay: bool
+    micro_batches: tuple[MicroBatch, ...]
+    """Samples by micro-batch, rank and position."""
+    is_replay: bool = False
     """Fixed by an earlier attempt."""
-    is_last_replay: bool
+
+    @property
+    def samples(self) -> list[Sample]:
+        """Every sample of the step."""
+        return [sample for micro_batch in self.micro_batches for row in micro_batch for sample in row]
+
+    @property
+    def num_trained(self) -> int:
+        """Loss terms of the whole step: what its gradient is divided by."""
+        return sum(sample.num_trained for sample in self.samples)
+
+    @property
+    def num_tokens(self) -> int:
+        """Sample tokens of the whole step."""
+        return sum(sample.num_tokens for sample in self.samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +100,9 @@ class Feed:
         # The workers' word comes before the look at the samples: what they committed by then is seen.
         supply = self._supply()
         pending = self._usable(samples.pending(self._attempt.store, self._attempt.run_id))
-        plan = plan_step(pending, self._pace.limits)
+        plan = plan_step([_for_planner(sample) for sample in pending], self._pace.limits)
         if plan.samples and (plan.complete or supply != "flows"):
-            self._window.add("rollout/queue_size", len(pending))
+            self._measure(pending, plan)
             return self._record(step, plan)
         if supply == "ended" and not plan.samples:
             return "data ended"
@@ -111,7 +121,7 @@ class Feed:
         closed = (word.data_ended or (not word.admission_open and word.allowance_step_seen == allowed) for word in said)
         return "stalled" if all(closed) else "flows"
 
-    def _usable(self, pending: Sequence[PendingSample]) -> list[Sample]:
+    def _usable(self, pending: Sequence[PendingSample]) -> list[PendingSample]:
         """Drop, with the rest of their rollouts, samples that are too old or too long; a begun rollout is finished."""
         current = policies.current_version(self._attempt.store, self._attempt.run_id)
         budget = self._pace.limits.token_budget
@@ -129,7 +139,7 @@ class Feed:
         kept = [sample for sample in pending if sample.rollout_id not in lost]
         if any(sample.num_tokens > budget for sample in kept):
             raise BadInput(f"token_budget={budget} is less than a sample whose rollout is half trained: raise it again")
-        return [Sample(s.sample_id, s.group_id, s.num_tokens, s.num_trained) for s in kept]
+        return kept
 
     def _record(self, step: int, plan: StepPlan) -> StepOrder:
         version = policies.current_version(self._attempt.store, self._attempt.run_id)
@@ -140,24 +150,29 @@ class Feed:
             for position, sample in enumerate(row)
         ]
         steps.record(self._attempt, step, rows, version)
-        ids = tuple(tuple(tuple(s.sample_id for s in row) for row in ranks) for ranks in plan.micro_batches)
-        num_trained = sum(sample.num_trained for sample in plan.samples)
-        num_tokens = sum(sample.num_tokens for sample in plan.samples)
-        return StepOrder(step, ids, num_trained, num_tokens, is_replay=False, is_last_replay=False)
+        return StepOrder(step, plan.micro_batches)
 
     def _recorded(self, step: int) -> StepOrder:
-        """The recorded members, in their places; with fewer ranks than then, rows move to further micro-batches."""
+        """The recorded members, in their places."""
         members = steps.rows(self._attempt.store, self._attempt.run_id, step)
-        rows = arrange(members, self._pace.limits.num_ranks)
         sequences = samples.load(self._attempt.store, [member.sample_id for member in members])
-        return StepOrder(
-            step=step,
-            rows=rows,
-            num_trained=sum(sequence.num_trained for sequence in sequences),
-            num_tokens=sum(sequence.num_tokens for sequence in sequences),
-            is_replay=True,
-            is_last_replay=step == self._last_recorded,
-        )
+        known = {s.sample_id: Sample(s.sample_id, s.group_id, s.num_tokens, s.num_trained) for s in sequences}
+        ids = arrange(members, self._pace.limits.num_ranks)
+        rows = tuple(tuple(tuple(known[i] for i in row) for row in micro_batch) for micro_batch in ids)
+        return StepOrder(step, rows, is_replay=True)
+
+    def _measure(self, pending: Sequence[PendingSample], plan: StepPlan) -> None:
+        version = policies.current_version(self._attempt.store, self._attempt.run_id)
+        taken = {sample.sample_id for sample in plan.samples}
+        self._window.add("rollout/queue_size", len(pending))
+        for sample in pending:
+            if sample.sample_id in taken:
+                age = versions.staleness(version, sample.version)
+                for spread in ("mean", "max"):
+                    self._window.add(f"sample/staleness_{spread}", age)
+                    self._window.add(f"sample/forwarded_tokens_{spread}", sample.num_tokens)
+                self._window.add("sample/trained_tokens_mean", sample.num_trained)
+                self._window.add("sample/time_in_queue_s", max(0.0, time.time() - sample.queued_at))
 
     def _stopped(self) -> bool:
         if not self._stop.requested and runs.get_run(self._attempt.store, self._attempt.run_id).request == "stop":
@@ -170,8 +185,13 @@ class Feed:
             self._beaten_at = time.monotonic()
 
 
+def _for_planner(sample: PendingSample) -> Sample:
+    return Sample(sample.sample_id, sample.group_id, sample.num_tokens, sample.num_trained)
+
+
 def arrange(members: Sequence[StepRow], num_ranks: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Recorded members as sample ids by micro-batch, rank and position, for `num_ranks` ranks."""
+    """Recorded members as sample ids by micro-batch, rank and position; with fewer ranks than then, whole rows move
+    to further micro-batches."""
     rows: dict[tuple[int, int], tuple[int, ...]] = {}
     for member in members:
         place = (member.micro_batch, member.rank)

@@ -15,7 +15,7 @@ from agrpo.store.servers import ServerRecord
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 from agrpo.trainer.policy_model import named_weights
 from agrpo.trainer.probing import Probe
-from agrpo.trainer.stopping import StopRequested, StopSwitch
+from agrpo.trainer.stopping import StopSwitch
 from agrpo.weights.publisher import SyncReport
 
 RETRY_S = 1.0
@@ -106,11 +106,13 @@ class ServerSync:
     def _publish(self) -> None:
         version = policies.current_version(self._attempt.store, self._attempt.run_id) + 1
         # Whatever the rows say: a killed attempt may have confirmed this number for other weights.
-        self._send(version, set())
-        policies.publish(self._attempt, version, self._step, self._digest)
+        if self._send(version, set()):
+            policies.publish(self._attempt, version, self._step, self._digest)
 
-    def _send(self, version: int, have: set[int]) -> None:
-        """Until every healthy server, and at least one, has confirmed the version; `have` did so before, by id.
+    def _send(self, version: int, have: set[int]) -> bool:
+        """Until every healthy server, and at least one, has confirmed the version; False when asked to stop before.
+
+        `have`: ids of the servers that confirmed it earlier.
 
         Raises ServerOutage after vllm_server_timeout, WeightSyncError when a server keeps refusing.
         """
@@ -126,13 +128,13 @@ class ServerSync:
                     if refusals[url] >= REFUSALS_ALLOWED:
                         raise error
             if (healthy := self._healthy()) and not _lacking(healthy, version, have):
-                return
+                return True
             if time.monotonic() > deadline:
                 limit = f"vllm_server_timeout={self._args.vllm_server_timeout:g} s"
                 raise ServerOutage(f"version {version} reached no server within {limit}: {reason}")
             processes.beat(self._attempt, "trainer", 0, "publish", f"version {version}: {reason}")
             if self._stop.wait(RETRY_S):
-                raise StopRequested
+                return False
 
     def _send_once(self, version: int, have: set[int]) -> dict[str, WeightSyncError]:
         lacking = {server.url: server for server in _lacking(self._healthy(), version, have)}

@@ -1,0 +1,165 @@
+"""What a trainer does for its run beside computing: rank 0 reads and writes the store, the others follow its word."""
+
+import os
+import time
+from pathlib import Path
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+from agrpo.allowance import allowance_tokens, first_allowance
+from agrpo.packing.planner import Limits
+from agrpo.store import Attempt, Store, events, metrics, processes, runs, steps
+from agrpo.trainer import ranks
+from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
+from agrpo.trainer.checkpoint import CheckpointShelf, Choice
+from agrpo.trainer.feed import Ending, Feed, Pace, StepOrder
+from agrpo.trainer.measures import SCORED_ORDER, GroupMeter, Measures
+from agrpo.trainer.policy_model import weights_digest
+from agrpo.trainer.publishing import PolicySync
+from agrpo.trainer.stopping import StopSwitch
+
+PATIENCE_S = 30.0
+"""How long rank 0 waits for samples before it lets the other ranks' collective end and begin again."""
+LOOK_EVERY_S = 1.0
+
+
+class RunWork:
+    """One rank's part in a run; only rank 0 writes."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        model: PreTrainedModel,
+        args: AsyncGRPOConfig,
+        token_budget: int,
+        checkpoint_root: Path,
+        sync: PolicySync,
+        stop: StopSwitch,
+        measures: Measures,
+    ) -> None:
+        self.token_budget = token_budget
+        self._attempt = attempt
+        self._model = model
+        self._args = args
+        self._sync = sync
+        self._is_first = ranks.rank() == 0
+        limits = Limits(ranks.world_size(), args.gradient_accumulation_steps, token_budget, args.groups_per_step)
+        self._feed = Feed(attempt, Pace(limits, args.max_staleness), stop, measures.window, self._look)
+        self._meter = GroupMeter(attempt, measures.window)
+        self._shelf = CheckpointShelf(attempt, checkpoint_root)
+        self._saved_at = self._looked_at = time.monotonic()
+        self._diverged = False
+
+    @property
+    def store(self) -> Store:
+        """Where samples lie."""
+        return self._attempt.store
+
+    def start(self) -> Choice:
+        """The checkpoint to load, the same on every rank; says what it passed over."""
+        choice: Choice = ranks.from_first(self._shelf.choose() if self._is_first else None)
+        if self._is_first:
+            for line in choice.skipped:
+                events.add(self._attempt, "checkpoint_skipped", line)
+                print(f"checkpoint passed over: {line}", flush=True)
+            self._note_environment()
+        return choice
+
+    def begin(self, step: int) -> None:
+        """Everything is loaded as it was after `step`."""
+        if not self._is_first:
+            return
+        if runs.get_run(self.store, self._attempt.run_id).allowance_tokens is None:
+            args = self._args
+            tokens = first_allowance(
+                self.token_budget, ranks.world_size(), args.gradient_accumulation_steps, args.max_staleness
+            )
+            runs.set_allowance(self._attempt, 0, tokens)
+        if step >= self._feed.last_recorded:
+            self._sync.settle(step, weights_digest(self._model), diverged=False)
+
+    def next_order(self, step: int) -> StepOrder | Ending:
+        """The step's order; every rank gets rank 0's."""
+        while True:
+            order: StepOrder | Ending | None = ranks.from_first(
+                self._feed.next_order(step, PATIENCE_S) if self._is_first else None
+            )
+            if order is not None:
+                break
+        if self._is_first and isinstance(order, StepOrder):
+            processes.beat(self._attempt, "trainer", 0, "train", f"step {step}")
+            if not order.is_replay:
+                self._meter.trained(order)
+        return order
+
+    def close(self, order: StepOrder) -> None:
+        """The step is made: note its weights, let the workers go on, publish."""
+        if not self._is_first:
+            return
+        digest = weights_digest(self._model)
+        values = {"num_tokens": order.num_tokens, "num_trained": order.num_trained}
+        verdict = steps.finish(self._attempt, order.step, digest, values)
+        self._diverged |= verdict == "different"
+        if order.step < self._feed.last_recorded:
+            return
+        runs.set_allowance(self._attempt, order.step, allowance_tokens(order.num_tokens, self._args.max_staleness))
+        if order.is_replay:
+            self._sync.settle(order.step, digest, self._diverged)
+            self._diverged = False
+        else:
+            self._sync.after_step(order.step, digest)
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        """Log a step once; NaN and infinity are kept."""
+        if self._is_first:
+            metrics.log(self._attempt, step, {**values, SCORED_ORDER: float(self._meter.scored_order)})
+
+    def checkpoint_is_due(self) -> bool:
+        """Whether checkpoint_minutes have passed since the last one."""
+        is_due = time.monotonic() - self._saved_at > self._args.checkpoint_minutes * 60
+        return bool(ranks.from_first(is_due))
+
+    def begin_checkpoint(self, step: int) -> Path:
+        """An empty folder, known to every rank."""
+        folder: Path = ranks.from_first(self._shelf.begin(step) if self._is_first else None)
+        return folder
+
+    def finish_checkpoint(self, step: int, filled: Path, limit: int | None) -> None:
+        """When every rank has written: complete it, make it the cursor, delete old ones."""
+        ranks.all_here()
+        if self._is_first:
+            self._shelf.finish(step, filled)
+            self._shelf.rotate(limit)
+        ranks.all_here()
+        self._saved_at = time.monotonic()
+
+    def _look(self) -> None:
+        """While waiting for samples: a server may have been restarted."""
+        if time.monotonic() - self._looked_at > LOOK_EVERY_S:
+            self._looked_at = time.monotonic()
+            self._sync.keep_current()
+
+    def _note_environment(self) -> None:
+        """Record what bitwise equality depends on, and say when it is not as it was."""
+        now = environment()
+        before = runs.get_run(self.store, self._attempt.run_id).environment
+        if before is not None and before != now:
+            changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+            events.add(self._attempt, "environment_changed", f"other {', '.join(changed)} than before", was=before)
+        runs.set_environment(self._attempt, now)
+
+
+def environment() -> dict[str, object]:
+    """What the bits of the weights depend on."""
+    on_gpu = torch.cuda.is_available()
+    return {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "device": torch.cuda.get_device_name() if on_gpu else "cpu",
+        "threads": torch.get_num_threads(),
+        "ranks": ranks.world_size(),
+        "machine": os.uname().machine,
+    }
