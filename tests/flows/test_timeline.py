@@ -1,0 +1,70 @@
+"""The stages in Prefect's timeline: never cached, never in the way."""
+
+import httpx
+import pytest
+from prefect import Task
+from prefect.cache_policies import NO_CACHE
+
+from agrpo.cli.progress import Progress
+from tasks import timeline
+from tasks.reporter import markdown
+from tasks.timeline import shown
+
+STAGES = [value for value in vars(timeline).values() if isinstance(value, Task)]
+
+
+def test_no_stage_is_cached_or_kept() -> None:
+    assert len(STAGES) == 9
+    for stage in STAGES:
+        assert stage.cache_policy == NO_CACHE
+        assert stage.persist_result is False
+
+
+class Away:
+    """A stage whose Prefect server is gone."""
+
+    def __call__(self, number: int) -> int:
+        raise httpx.ConnectError("refused")
+
+    def fn(self, number: int) -> int:
+        return number + 1
+
+
+class Broken(Away):
+    """A stage that fails by itself."""
+
+    def __call__(self, number: int) -> int:
+        raise TimeoutError("server 0 does not answer")
+
+
+def test_a_stage_is_done_without_prefect_when_prefect_is_away() -> None:
+    assert shown(Away(), 1) == 2
+
+
+def test_a_failing_stage_is_not_begun_again() -> None:
+    with pytest.raises(TimeoutError):
+        shown(Broken(), 1)
+
+
+def test_the_page_on_a_run_names_its_numbers_and_processes() -> None:
+    page = markdown(
+        Progress(
+            run_id="climb",
+            status="running",
+            phase="training",
+            waits_for={"trainer 0": "step 4"},
+            processes={"trainer 0": "pid 8", "worker 0": "ended by signal 9"},
+            step=3,
+            num_steps=12,
+            wall_s=75.0,
+            history=[(3, {"reward": 0.5, "other": 1.0})],
+        )
+    )
+    for expected in (
+        "climb: training",
+        "step 3 of 12, 1 min 15 s",
+        "| reward | 0.500 |",
+        "| trainer 0 | pid 8 | step 4 |",
+    ):
+        assert expected in page
+    assert "other" not in page
