@@ -137,6 +137,7 @@ def test_the_end_of_the_data_is_said_and_nothing_is_generated_twice(world: RunWo
 
 def test_one_refused_prompt_is_recorded_and_the_run_goes_on(world: RunWorld, server: ScriptedServer) -> None:
     """Fault 5."""
+    world.settings = {"num_generations": 4}
     spec = world.spec(rows(6))
     bad, varied = prompt_ids(spec, 2), Varied()
     server.script = lambda prompt, params, n: Answer(status=400) if prompt == bad else varied(prompt, params, n)

@@ -24,7 +24,7 @@ from tests.worlds.processes import eventually, is_running
 from tests.worlds.scripted_server import Answer, ScriptedServer
 from tests.worlds.tiny_model import make_tokenizer
 
-START_LIMIT_S = 60.0
+START_LIMIT_S = 120.0
 
 
 def eight_rows() -> list[dict[str, Any]]:

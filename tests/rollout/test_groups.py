@@ -1,0 +1,175 @@
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agrpo.errors import BadInput, MalformedAnswer, PromptTooLong, RequestRefused, ServerOutage
+from agrpo.records import GroupCommit, Message, Rollout, RolloutGroup, TurnRecord
+from agrpo.rollout import groups
+from agrpo.rollout.groups import GeneratedGroup, GroupFailed, GroupGenerator, finished, num_sample_tokens, root_error
+from agrpo.rollout.loop import AsyncRolloutLoop
+from agrpo.rollout.pool import ServerPool
+from agrpo.rollout.prompts import Prompt, open_prompts
+from agrpo.rollout.slots import Slots
+from agrpo.rollout.stats import Times
+from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
+from tests.rollout.run_world import rows
+from tests.worlds.tiny_model import make_tokenizer
+
+EOS = 1
+
+
+async def nobody(server: object) -> None:
+    raise AssertionError("no server is involved")
+
+
+class Scripted(AsyncRolloutLoop):
+    """Gives out prepared rollouts or raises prepared errors, in order."""
+
+    script: list[Rollout | Exception]
+    num_calls = 0
+
+    async def generate_one(self, prompt: list[Message], tools: list[Any], group_id: int = 0) -> Rollout:
+        self.num_calls += 1
+        prompt.append({"role": "user", "content": "a hook may change its own copy"})
+        step = self.script.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+
+def rollout(*output_ids: int, reward: float | None = None) -> Rollout:
+    turn = TurnRecord([5, 6], list(output_ids), [-0.5] * len(output_ids))
+    return Rollout([{"role": "assistant", "content": "text"}], list(output_ids), [turn], reward=reward)
+
+
+def scripted(*script: Rollout | Exception, num_generations: int = 2, loop_cls: type[Scripted] = Scripted) -> Scripted:
+    config = AsyncGRPOConfig(output_dir="unused", use_cpu=True, num_generations=num_generations)
+    loop = loop_cls(config, "scripted", make_tokenizer(), [EOS], ServerPool(1.0, nobody))
+    loop.script = list(script)
+    return loop
+
+
+def prompt() -> Prompt:
+    return open_prompts(rows(1), None).prompt(0)
+
+
+def generate(loop: Scripted, slots: Slots | None = None) -> GeneratedGroup:
+    """One group, in slots that must all come back."""
+    slots = slots or Slots(8)
+    generator = GroupGenerator(loop, "run", slots)
+
+    async def run() -> GeneratedGroup:
+        try:
+            return await generator.generate(prompt(), 3, lambda: 7)
+        finally:
+            await asyncio.sleep(0)
+            assert slots.num_used == 0 and generator.num_open == 0
+
+    return asyncio.run(run())
+
+
+def commit(loop: Scripted, rewards: dict[str, list[float | None]] | None) -> GroupCommit:
+    return finished(generate(loop), loop, rewards, Times((1.0, 3.0), 0.25, 0.5))
+
+
+def test_a_group_holds_its_rollouts_in_order_with_its_version_and_columns() -> None:
+    generated = generate(scripted(rollout(10, EOS), rollout(11, 12, EOS, reward=0.5)))
+    group = generated.group
+    assert group.completions_ids == [[10, EOS], [11, 12, EOS]]
+    assert (group.model_version, group.group_id, group.row_index) == (7, 3, 0)
+    assert group.reward_kwargs == {"number": [0, 0]}
+    assert group.prompts == [[{"role": "user", "content": "0"}]] * 2
+    assert group.rollout_rewards == [None, 0.5]
+    assert num_sample_tokens(group) == 9
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "num_calls"),
+    [
+        (RequestRefused("400"), "failed", 1),
+        (PromptTooLong("600 tokens"), "too_long", 1),
+        (MalformedAnswer("no log-probs"), "failed", 2),
+        (ConnectionError("the environment is away"), "outage", 3),
+    ],
+)
+def test_a_prompt_that_cannot_be_generated_fails_alone(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str, num_calls: int
+) -> None:
+    """Fault 5: the first rollout goes ahead, so that a refusal is asked for once."""
+    monkeypatch.setattr(groups, "RETRY_DELAYS_S", (0.0, 0.0))
+    loop = scripted(*[error] * 8)
+    with pytest.raises(GroupFailed) as raised:
+        generate(loop)
+    assert raised.value.reason == reason and str(error) in str(raised.value)
+    assert loop.num_calls == num_calls
+
+
+def test_an_outage_of_an_environment_is_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "RETRY_DELAYS_S", (0.0, 0.0))
+    loop = scripted(TimeoutError(), ConnectionError(), rollout(10), rollout(11))
+    assert generate(loop).group.completions_ids == [[10], [11]]
+
+
+@pytest.mark.parametrize("error", [ServerOutage("1800 s"), KeyError("a bug in a hook")])
+def test_bugs_and_dead_servers_stop_the_worker(error: Exception) -> None:
+    with pytest.raises(type(error)) as raised:
+        generate(scripted(error))
+    assert "in generate_one for row 0: prompt [{'role': 'user', 'content': '0'}]" in raised.value.__notes__[0]
+
+
+def test_a_hook_must_return_a_rollout() -> None:
+    with pytest.raises(BadInput, match="generate_one returned a str"):
+        generate(scripted("text"))  # type: ignore[arg-type]
+
+
+def test_a_bug_is_more_telling_than_what_follows_from_it() -> None:
+    bug = KeyError("a bug")
+    nested = ExceptionGroup("", [ServerOutage("away"), ExceptionGroup("", [GroupFailed("failed", "no"), bug])])
+    assert root_error(nested) is bug
+    assert root_error(bug) is bug
+
+
+def test_a_scored_group_carries_advantages_into_its_samples() -> None:
+    group = commit(scripted(rollout(10, EOS), rollout(10, 11)), {"a": [1.0, None], "b": [1.0, 1.0]})
+    assert group.drop_reason is None
+    assert [entry.reward for entry in group.rollouts] == [2.0, 1.0]
+    assert [entry.advantage for entry in group.rollouts] == pytest.approx([1.0, -1.0], abs=1e-6)
+    assert [entry.terminated for entry in group.rollouts] == [True, False]
+    assert group.rollouts[1].rewards == {"a": None, "b": 1.0}
+    (sample,) = group.rollouts[0].sequences
+    assert (sample.advantage, sample.version, sample.group_id) == (group.rollouts[0].advantage, 7, 3)
+    assert sample.rollout_id == group.rollouts[0].rollout.rollout_id
+    assert (group.prompt, group.prompt_ids) == ([{"role": "user", "content": "0"}], [5, 6])
+    assert group.stats["rollout/duration_s"] == 2.0 and group.stats["completions/clipped_ratio"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("rewards", "reason"),
+    [({"a": [0.7, 0.7]}, "no_signal"), ({"a": [1.0, None]}, "no_signal"), ({}, "no_signal"), (None, "unscored")],
+)
+def test_groups_that_teach_nothing_are_dropped(rewards: dict[str, list[float | None]] | None, reason: str) -> None:
+    assert commit(scripted(rollout(10), rollout(11)), rewards).drop_reason == reason
+
+
+class Judged(Scripted):
+    """Looks at the rewards of every group and answers with advantages of its own."""
+
+    def compute_advantages(self, group: RolloutGroup) -> np.ndarray:
+        assert group.rewards is not None
+        self.seen = group.rewards.tolist()
+        return np.array([5.0, -3.0])
+
+
+def test_the_drop_looks_at_rewards_and_not_at_overridden_advantages() -> None:
+    loop = scripted(rollout(10), rollout(11), loop_cls=Judged)
+    group = commit(loop, {"a": [1.0, 1.0]})
+    assert isinstance(loop, Judged) and loop.seen == [1.0, 1.0]
+    assert group.drop_reason == "no_signal"
+    assert [entry.advantage for entry in group.rollouts] == [5.0, -3.0]
+
+
+def test_more_rollouts_than_slots_take_turns() -> None:
+    loop = scripted(*(rollout(10 + i) for i in range(5)), num_generations=5)
+    assert len(generate(loop, Slots(2)).rollouts) == 5
