@@ -16,6 +16,7 @@ T = TypeVar("T")
 
 _BUSY_STATUSES = {408, 425, 429}
 _LONGEST_QUOTE = 400
+_CONNECT_S = 30.0
 _IDLE_S = 2.0
 """An idle connection is dropped before vLLM drops it, after 5 s, just when a request goes out."""
 
@@ -78,10 +79,9 @@ class HttpServer:
         """Status and text of one answer, whatever the status; ServerOutage as in `text` when there is none."""
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         where = f"{method} {self.base_url}{path}"
+        limits = aiohttp.ClientTimeout(total=limit_s, sock_connect=min(limit_s, _CONNECT_S))
         try:
-            async with self._connected().request(
-                method, self.base_url + path, json=body, timeout=aiohttp.ClientTimeout(total=limit_s)
-            ) as response:
+            async with self._connected().request(method, self.base_url + path, json=body, timeout=limits) as response:
                 return response.status, await response.text()
         except TimeoutError as error:
             raise ServerOutage(f"{where} gave no answer within {limit_s:g} s") from error
