@@ -38,7 +38,7 @@ def test_many_threads_may_open_a_file_that_does_not_exist_yet(tmp_path):
 
 def test_an_unmigrated_database_is_one_clear_error(databases, backend):
     store = Store.open(databases.empty(backend))
-    with pytest.raises(StoreError, match="schema None, expected '0001': call Store.migrate"):
+    with pytest.raises(StoreError, match="schema None, expected '0001': call"):
         runs.list_runs(store)
     store.migrate()
     assert runs.list_runs(store) == []
