@@ -57,11 +57,15 @@ def _lines(store_url: str, run_id: str, console: Console, ended: threading.Event
             printed = progress.history[-1][0] if progress.history else 0
         if progress.phase != phase:
             phase = progress.phase
-            console.print(f"[{duration(progress.wall_s)}] {phase}", highlight=False, markup=False)
+            _line(console, progress, phase)
         for step, values in progress.history:
             if step > printed:
                 printed = step
-                console.print(f"[{duration(progress.wall_s)}] {_step_line(progress, step, values)}", markup=False)
+                _line(console, progress, _step_line(progress, step, values))
+
+
+def _line(console: Console, progress: Progress, text: str) -> None:
+    console.print(f"[{duration(progress.wall_s)}] {text}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _step_line(progress: Progress, step: int, values: dict[str, float]) -> str:
