@@ -1,5 +1,7 @@
 """Exact attention over packed rows: each sample sees itself only, and no [tokens, tokens] mask is made."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -13,16 +15,22 @@ from agrpo.errors import BadInput
 NAME = "agrpo_packed"
 
 
-def use_packed_attention(model: PreTrainedModel) -> None:
-    """Switch a model to packed rows: its forward now needs `sample_bounds` (Row.bounds).
+@contextmanager
+def packed_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Within it the model's forward takes packed rows and needs `sample_bounds` (Row.bounds).
 
     Raises BadInput for models whose attention this cannot reproduce.
     """
-    _refuse_unsupported(model)
+    refuse_unpackable(model)
+    before = model.config._attn_implementation
     AttentionInterface.register(NAME, attend_packed)
     model.set_attn_implementation(NAME)
-    if model.config._attn_implementation != NAME:
-        raise BadInput(f"{type(model).__name__} does not let its attention be replaced: it cannot be trained packed")
+    try:
+        if model.config._attn_implementation != NAME:
+            raise BadInput(f"{type(model).__name__} does not let its attention be replaced: it cannot be packed")
+        yield
+    finally:
+        model.set_attn_implementation(before)
 
 
 def attend_packed(
@@ -40,9 +48,7 @@ def attend_packed(
 ) -> tuple[Tensor, None]:
     """Causal attention inside each sample: query [1, heads, tokens, size], key and value with their own head count."""
     if sample_bounds is None:
-        raise BadInput(
-            f"this model attends to packed rows ({NAME}): call model.set_attn_implementation('sdpa') for other uses"
-        )
+        raise BadInput(f"this model attends to packed rows ({NAME}) while it is trained: give sample_bounds")
     grouped = query.shape[1] != key.shape[1]
     pieces = []
     for start, end in pairwise(sample_bounds):
@@ -69,7 +75,8 @@ def _window(num_tokens: int, width: int | None, device: torch.device) -> Tensor 
     return everything.tril().triu(1 - width)
 
 
-def _refuse_unsupported(model: PreTrainedModel) -> None:
+def refuse_unpackable(model: PreTrainedModel) -> None:
+    """Raise BadInput for models with layers that see more than one sample, or attention that is not plain softmax."""
     settings = model.config.get_text_config().to_dict()
     foreign = set(settings.get("layer_types") or []) - {"full_attention", "sliding_attention"}
     if foreign:

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from agrpo.errors import BadInput
 from agrpo.losses.head import FusedHead
-from agrpo.packing.attention import use_packed_attention
+from agrpo.packing.attention import refuse_unpackable
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 
 SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
@@ -50,10 +50,10 @@ def ready_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBa
     return tokenizer
 
 
-def make_trainable(model: PreTrainedModel) -> FusedHead:
-    """Switch the model's attention to packed rows and fuse its head with the loss; returns the head.
+def fuse_head(model: PreTrainedModel) -> FusedHead:
+    """Fuse the model's head with the loss; returns the head, which gives logits as before when it is not asked.
 
-    Raises BadInput for models whose logits are more than hidden states times head.
+    Raises BadInput for models that cannot be packed, or whose logits are more than hidden states times head.
     """
     settings = model.config.get_text_config().to_dict()
     scaled = [name for name in SCALED_LOGITS if settings.get(name) not in (None, 1, 1.0)]
@@ -64,7 +64,7 @@ def make_trainable(model: PreTrainedModel) -> FusedHead:
         return head
     if not isinstance(head, nn.Linear):
         raise BadInput(f"{type(model).__name__} has no linear head over the vocabulary: it cannot be trained here")
-    use_packed_attention(model)
+    refuse_unpackable(model)
     fused = FusedHead.replacing(head)
     model.set_output_embeddings(fused)  # type: ignore[no-untyped-call]
     return fused

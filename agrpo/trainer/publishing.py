@@ -1,7 +1,7 @@
 """Which weights the servers have: version n is what step n made, every server confirms it or is sent it again."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import torch
@@ -56,6 +56,7 @@ class ServerSync:
         model: PreTrainedModel,
         publisher: WeightPublisher,
         probe: Probe,
+        greet: Callable[[str], None],
         args: AsyncGRPOConfig,
         stop: StopSwitch,
         window: Window,
@@ -64,6 +65,8 @@ class ServerSync:
         self._model = model
         self._publisher = publisher
         self._probe = probe
+        self._greet = greet
+        self._greeted: set[str] = set()
         self._args = args
         self._stop = stop
         self._window = window
@@ -110,7 +113,7 @@ class ServerSync:
             policies.publish(self._attempt, version, self._step, self._digest)
 
     def _send(self, version: int, have: set[int]) -> bool:
-        """Until every healthy server, and at least one, has confirmed the version; False when asked to stop before.
+        """Try until every healthy server, and at least one, has confirmed the version; False when asked to stop before.
 
         `have`: ids of the servers that confirmed it earlier.
 
@@ -138,6 +141,9 @@ class ServerSync:
 
     def _send_once(self, version: int, have: set[int]) -> dict[str, WeightSyncError]:
         lacking = {server.url: server for server in _lacking(self._healthy(), version, have)}
+        for url in lacking.keys() - self._greeted:
+            self._greet(url)
+            self._greeted.add(url)
         if not lacking:
             return {}
         report = self._publisher.publish(named_weights(self._model), version, list(lacking))

@@ -17,6 +17,7 @@ class StopSwitch:
     def __init__(self) -> None:
         self._turned = threading.Event()
         self._interruptible = False
+        self._signal: int | None = None
 
     @property
     def requested(self) -> bool:
@@ -55,9 +56,17 @@ class StopSwitch:
         finally:
             self._interruptible = False
 
+    def pass_on(self) -> None:
+        """Do what the signal would have done, now that everything is saved."""
+        if self._signal == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self._signal == signal.SIGTERM:
+            raise SystemExit(128 + signal.SIGTERM)
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.requested:
             raise KeyboardInterrupt
+        self._signal = number
         self._turned.set()
         if self._interruptible:
             self._interruptible = False

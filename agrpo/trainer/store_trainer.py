@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, Trai
 from transformers.trainer_utils import SaveStrategy, TrainOutput
 
 from agrpo.errors import BadInput
+from agrpo.packing.attention import packed_attention
 from agrpo.packing.rows import Row, build_row
 from agrpo.store import samples
 from agrpo.trainer import ranks
@@ -19,7 +20,7 @@ from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 from agrpo.trainer.clock import StepClock
 from agrpo.trainer.feed import StepOrder
 from agrpo.trainer.measures import Measures
-from agrpo.trainer.policy_model import make_trainable, ready_tokenizer, router_coefficient
+from agrpo.trainer.policy_model import fuse_head, ready_tokenizer, router_coefficient
 from agrpo.trainer.row_loss import RowLoss, to_device
 from agrpo.trainer.stopping import StopRequested, StopSwitch
 from agrpo.trainer.work import RunWork
@@ -47,7 +48,7 @@ class StoreTrainer(Trainer):
         self._order: StepOrder | None = None
         self._closed_step = self._saved_step = 0
         self._folder: Path | None = None
-        head = make_trainable(model)
+        head = fuse_head(model)
         self._row_loss = RowLoss(head, args, router_coefficient(model, args))
         tokenizer = None if processing_class is None else ready_tokenizer(processing_class)
         clock = StepClock(self.measures, self._begin)
@@ -65,12 +66,12 @@ class StoreTrainer(Trainer):
         self._work = work
         start = work.start()
         self._closed_step = self._saved_step = start.step
-        with self.stop.installed():
+        with self.stop.installed(), packed_attention(self.policy):
             try:
                 done = super().train(resume_from_checkpoint=str(start.path) if start.path else None)
             except StopRequested:
                 done = TrainOutput(self.state.global_step, 0.0, {})
-            self._save_checkpoint(self._policy, None)
+            self._save_checkpoint(self.policy, None)
         return done
 
     # What a step is made of.
@@ -160,7 +161,7 @@ class StoreTrainer(Trainer):
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Six per parameter and forwarded token."""
-        num_parameters: int = sum(parameter.numel() for parameter in self._policy.parameters())
+        num_parameters: int = sum(parameter.numel() for parameter in self.policy.parameters())
         num_tokens: int = sum(row.num_tokens for row in inputs)
         return 6 * num_parameters * num_tokens
 
@@ -185,7 +186,8 @@ class StoreTrainer(Trainer):
         self._saved_step = step
 
     @property
-    def _policy(self) -> PreTrainedModel:
+    def policy(self) -> PreTrainedModel:
+        """The model without any wrapper."""
         assert isinstance(self.model, PreTrainedModel)
         return self.model
 

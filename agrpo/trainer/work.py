@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -38,12 +39,14 @@ class RunWork:
         sync: PolicySync,
         stop: StopSwitch,
         measures: Measures,
+        watch: Callable[[], None] = lambda: None,
     ) -> None:
         self.token_budget = token_budget
         self._attempt = attempt
         self._model = model
         self._args = args
         self._sync = sync
+        self._watch = watch
         self._is_first = ranks.rank() == 0
         limits = Limits(ranks.world_size(), args.gradient_accumulation_steps, token_budget, args.groups_per_step)
         self._feed = Feed(attempt, Pace(limits, args.max_staleness), stop, measures.window, self._look)
@@ -136,9 +139,10 @@ class RunWork:
         self._saved_at = time.monotonic()
 
     def _look(self) -> None:
-        """While waiting for samples: a server may have been restarted."""
+        """While waiting for samples: a server may have been restarted, the worker may be gone."""
         if time.monotonic() - self._looked_at > LOOK_EVERY_S:
             self._looked_at = time.monotonic()
+            self._watch()
             self._sync.keep_current()
 
     def _note_environment(self) -> None:

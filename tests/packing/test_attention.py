@@ -5,7 +5,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from agrpo.errors import BadInput
-from agrpo.packing.attention import use_packed_attention
+from agrpo.packing.attention import packed_attention
 
 SIZES = (7, 1, 12, 3)
 
@@ -49,21 +49,20 @@ def test_packed_equals_alone_in_values_and_gradients(kind, checkpointing):
     expected = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
     model.zero_grad()
-    use_packed_attention(model)
     if checkpointing:
         model.gradient_checkpointing_enable()
-    packed = model(**row_of(samples)).logits[0].log_softmax(-1)
-    torch.testing.assert_close(packed, torch.cat(alone), rtol=0, atol=1e-5)
-    (torch.cat(factors) * packed).sum().backward()
+    with packed_attention(model):
+        packed = model(**row_of(samples)).logits[0].log_softmax(-1)
+        torch.testing.assert_close(packed, torch.cat(alone), rtol=0, atol=1e-5)
+        (torch.cat(factors) * packed).sum().backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-4)
 
 
 def test_a_sample_does_not_see_its_neighbours():
     model = model_of("grouped-query").eval()
-    use_packed_attention(model)
     first, second, other = (torch.randint(50, (5,)) for _ in range(3))
-    with torch.no_grad():
+    with torch.no_grad(), packed_attention(model):
         one = model(**row_of([first, second])).logits[0, 5:]
         two = model(**row_of([other, second])).logits[0, 5:]
     assert torch.equal(one, two)
@@ -71,13 +70,13 @@ def test_a_sample_does_not_see_its_neighbours():
 
 def test_a_forward_without_bounds_says_what_to_do():
     model = model_of("grouped-query")
-    use_packed_attention(model)
-    with pytest.raises(BadInput, match="set_attn_implementation"):
+    with pytest.raises(BadInput, match="sample_bounds"), packed_attention(model):
         model(input_ids=torch.zeros(1, 3, dtype=torch.long))
+    assert model(input_ids=torch.zeros(1, 3, dtype=torch.long)).logits.shape == (1, 3, 50)
 
 
 def test_what_cannot_be_packed_is_refused():
     model = model_of("grouped-query")
     model.config.layer_types = ["full_attention", "mamba"]
-    with pytest.raises(BadInput, match="mamba"):
-        use_packed_attention(model)
+    with pytest.raises(BadInput, match="mamba"), packed_attention(model):
+        pass
