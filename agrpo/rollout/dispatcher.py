@@ -204,14 +204,14 @@ class Dispatcher:
     # The books.
 
     async def _keep_books(self) -> None:
-        beaten_at = written_at = time.monotonic()
-        said = self._admission()
+        beaten_at, written_at = 0.0, time.monotonic()
+        said: Admission | None = None
         while True:
-            await asyncio.sleep(REFRESH_S)
-            await self._refresh()
             if self._admission() != said:
                 said = self._admission()
                 await self._ledger.say(said)
+            await asyncio.sleep(REFRESH_S)
+            await self._refresh()
             now = time.monotonic()
             if now - beaten_at >= BEAT_S:
                 await self._beat()

@@ -39,8 +39,6 @@ def _completion_stats(scored: Sequence[ScoredRollout]) -> dict[str, float]:
     lengths = np.array([len(entry.rollout.completion_ids) for entry in scored])
     ended = np.array([entry.terminated for entry in scored])
     stats = {
-        "num_generated_tokens_count": float(sum(len(t.output_ids) for entry in scored for t in entry.rollout.turns)),
-        "num_rollouts_count": float(len(scored)),
         "num_terminated_count": float(ended.sum()),
         "completions/clipped_ratio": float(1 - ended.mean()),
         "completions/duplicate_frac": duplicate_frac([entry.rollout.turns for entry in scored]),
@@ -51,7 +49,7 @@ def _completion_stats(scored: Sequence[ScoredRollout]) -> dict[str, float]:
 
 def _reward_stats(group: RolloutGroup, rewards: dict[str, list[float | None]]) -> dict[str, float]:
     if group.rewards is None:
-        return {"unscored_count": 1.0}
+        return {"rollout/unscored_count": 1.0}
     stats: dict[str, float] = {"frac_reward_zero_std": float(not has_signal(group.rewards))}
     for name, values in rewards.items():
         known = [value for value in values if value is not None]
@@ -74,7 +72,7 @@ def _turn_stats(rollouts: list[list[TurnRecord]], scored: Sequence[ScoredRollout
         "rollout/turns_mean": float(np.mean(num_turns)),
         "rollout/turns_max": float(max(num_turns)),
         "rollout/samples_per_rollout": float(np.mean([len(entry.sequences) for entry in scored])),
-        "refused_tokens_count": float(sum(num_refused_tokens(turns) for turns in rollouts)),
+        "rollout/refused_tokens_count": float(sum(num_refused_tokens(turns) for turns in rollouts)),
     }
     if drifts:
         stats["rollout/fork_frac"] = float(np.mean([drift > 0 for drift in drifts]))

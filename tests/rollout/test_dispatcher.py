@@ -83,7 +83,7 @@ def test_measurements_of_a_group_reach_the_store(world: RunWorld) -> None:
     assert stats["completions/clipped_ratio"] == 0 and stats["completions/duplicate_frac"] == 0
     assert stats["reward"] == stats["rewards/length_reward/mean"] == pytest.approx(3.0)
     assert stats["frac_reward_zero_std"] == 0 and "reward_dropped" not in stats
-    assert stats["num_generated_tokens_count"] == 9
+    assert stats["num_terminated_count"] == 3
 
 
 def test_equal_rewards_are_dropped_and_the_worker_goes_on(world: RunWorld, server: ScriptedServer) -> None:
@@ -114,6 +114,15 @@ def test_generation_stops_at_the_allowance_and_goes_on_with_the_next_one(world: 
     world.run(spec, lambda: waits_at_step(1))
     assert first < len(groups.groups(world.store, "run")) <= 11
     assert by_status(world).keys() == {"ready"}
+    said = len(groups.groups(world.store, "run"))
+
+    def until() -> bool:
+        if waits_at_step(1):
+            runs.set_allowance(world.attempt, 2, 8 * group_tokens)
+        return waits_at_step(2)
+
+    world.run(spec, until)
+    assert len(groups.groups(world.store, "run")) == said
 
 
 def test_the_end_of_the_data_is_said_and_nothing_is_generated_twice(world: RunWorld, server: ScriptedServer) -> None:
@@ -242,7 +251,7 @@ def test_malformed_answers_are_asked_for_once_more_and_odd_tokens_are_left_out(
     found = {group.prompt_index: (group.status, group.drop_reason) for group in groups.groups(world.store, "run")}
     assert found == {0: ("ready", None), 1: ("dropped", "failed"), 2: ("ready", None)}
     stats = groups.scored_since(world.store, "run", 0)[-1].stats
-    assert stats["refused_tokens_count"] == 4
+    assert stats["rollout/refused_tokens_count"] == 4
 
 
 def test_prompts_without_room_are_skipped_and_completions_are_clipped(world: RunWorld, server: ScriptedServer) -> None:

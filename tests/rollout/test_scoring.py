@@ -1,6 +1,7 @@
 import asyncio
 import functools
 import math
+import multiprocessing
 import os
 import signal
 import threading
@@ -136,15 +137,14 @@ def test_an_isolated_call_that_hangs_is_ended_and_the_others_go_on(monkeypatch: 
     monkeypatch.setattr(scoring, "RETRY_DELAYS_S", ())
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
 
-    async def run() -> tuple[object, object]:
+    async def run() -> tuple[object, ...]:
         scorer = Scorer([never_returns], 5.0)
         await scorer.score(group(task="warm up"))
         try:
-            return tuple(
-                await asyncio.gather(
-                    scorer.score(group(task="hang")), scorer.score(group(task="fine")), return_exceptions=True
-                )
-            )
+            calls = (scorer.score(group(task="hang")), scorer.score(group(task="fine")))
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            assert len(multiprocessing.active_children()) == 1
+            return tuple(outcomes)
         finally:
             scorer.close()
 
