@@ -7,6 +7,7 @@ flight, and the claims of a dead worker are taken by the next one.
 """
 
 import asyncio
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -84,6 +85,7 @@ class Dispatcher:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._keep_books())
                 tasks.create_task(self._measure())
+                tasks.create_task(self._warn_of_servers())
                 for _ in range(NUM_SCORERS):
                     tasks.create_task(self._score_groups())
                 await self._generate_groups(tasks)
@@ -257,6 +259,12 @@ class Dispatcher:
                 self._gauges.read("rollout/vllm_queued_requests", load.num_queued)
                 self._gauges.total("rollout/vllm_preemption_count", load.num_preemptions)
             await asyncio.sleep(WINDOW_S)
+
+    async def _warn_of_servers(self) -> None:
+        """Once, when the first server can be used."""
+        for words in await self._pool.shortcomings(self._loop.config.top_k > 0):
+            await self._ledger.note("server_warning", words)
+            print(words, file=sys.stderr, flush=True)
 
     def _is_open(self) -> bool:
         """Whether the allowance lets another group start."""

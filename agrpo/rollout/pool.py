@@ -77,6 +77,24 @@ class ServerPool:
             if known:
                 return min(capabilities.max_model_len for capabilities in known)
 
+    async def shortcomings(self, restricted: bool) -> list[str]:
+        """What the usable servers cannot do, in words; waits for one. `restricted`: candidate sets are wanted."""
+        await self.max_model_len()
+        found = []
+        for server in self._candidates():
+            able = await server.client.capabilities()
+            if not able.token_endpoint:
+                found.append(
+                    f"{server.row.url} has its token endpoint closed: its tokens carry no policy version and no "
+                    "candidate set; start it with --enable-scale-out"
+                )
+            elif restricted and not able.sampling_masks:
+                found.append(
+                    f"{server.row.url} gives no candidate sets: under top_k, top_p and min_p every ratio is biased by "
+                    "the kept mass; start it with --return-sampling-mask (and VLLM_USE_V2_MODEL_RUNNER=1 if it refuses)"
+                )
+        return found
+
     async def generate(self, prompt_ids: list[int], params: SamplingParams) -> TurnRecord:
         """One turn from some server, retried on outages.
 

@@ -153,6 +153,16 @@ def test_a_new_process_at_the_same_url_is_asked_what_it_can_do(one: ScriptedServ
     scene(play)
 
 
+def test_servers_without_candidate_sets_are_named(one: ScriptedServer) -> None:
+    async def play(pool: ServerPool) -> None:
+        await pool.update([row(one)], 0)
+        assert await pool.shortcomings(restricted=False) == []
+        (words,) = await pool.shortcomings(restricted=True)
+        assert words.startswith(f"{one.url} gives no candidate sets") and "--return-sampling-mask" in words
+
+    scene(play)
+
+
 def test_the_load_is_the_fullest_cache_and_the_sum_of_the_rest(one: ScriptedServer, two: ScriptedServer) -> None:
     two.metrics += 'vllm:kv_cache_usage_perc{engine="1"} 0.7\nvllm:num_requests_waiting 3\n'
 
