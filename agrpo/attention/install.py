@@ -1,33 +1,61 @@
-"""Switch a model to tree attention, and refuse the models for which it would not be exact."""
+"""Switch a model to trees, and refuse the models for which that would not be exact."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
+from agrpo.attention import recurrence
 from agrpo.attention.backends import Backend, Needs, choose, load
+from agrpo.attention.deltanet import TreeGatedDeltaNet, replace_layers
 from agrpo.errors import BadInput
+from agrpo.trees import TreeLayout
 
 
-def install(model: PreTrainedModel, name: str | None = None, *, device: torch.device | None = None) -> Backend:
-    """Switch every attention layer of a model; from then on its forward wants `tree=backend.prepare(layout, device)`.
+@dataclass(frozen=True, slots=True)
+class TreeAttention:
+    """How a model attends once `install` has switched it."""
+
+    name: str
+    """Of the backend."""
+    backend: Backend
+    recurrent: bool
+    """The model has Gated DeltaNet layers."""
+
+    def prepare(self, layout: TreeLayout, device: torch.device) -> dict[str, Any]:
+        """Keyword arguments for the model's forward over a row with this layout."""
+        prepared = {"tree": self.backend.prepare(layout, device)}
+        return prepared | ({"segments": recurrence.prepare(layout, device)} if self.recurrent else {})
+
+
+def install(model: PreTrainedModel, name: str | None = None, *, needs: Needs | None = None) -> TreeAttention:
+    """Switch every layer of a model to trees; from then on its forward wants `**attention.prepare(layout, device)`.
 
     Args:
         name: backend, None for the best that can serve (backends.BACKENDS).
-        device: where the model will run; None: where its weights lie.
+        needs: None reads device and dtype off the weights; with autocast give its dtype.
 
     Raises:
         BadInput: a layer cannot be trained in trees, or the backend cannot serve the model.
     """
+    recurrent = replace_layers(model) > 0
     _refuse(model)
-    chosen = choose(_needs(model, device), name)
+    chosen = choose(needs or needs_of(model), name)
     backend = load(chosen)
     registered = chosen.replace(".", "_").replace(":", "_")
     AttentionInterface.register(registered, _bridge(backend))
     model.set_attn_implementation(registered)
-    return backend
+    return TreeAttention(chosen, backend, recurrent)
+
+
+def needs_of(model: PreTrainedModel) -> Needs:
+    """What the model asks of its attention, by its weights and its config."""
+    settings = model.config.get_text_config().to_dict()
+    weight = next(model.parameters())
+    return Needs(weight.device, weight.dtype, softcap=settings.get("attn_logit_softcapping") is not None)
 
 
 def _bridge(backend: Backend) -> Callable[..., tuple[Tensor, None]]:
@@ -49,7 +77,7 @@ def _bridge(backend: Backend) -> Callable[..., tuple[Tensor, None]]:
         **_: Any,
     ) -> tuple[Tensor, None]:
         if tree is None:
-            raise BadInput("tree attention got no tree; pass tree=backend.prepare(row.layout, device) to the model")
+            raise BadInput("tree attention got no tree; pass what TreeAttention.prepare(layout, device) gives")
         if s_aux is not None:
             raise BadInput("attention sinks are not supported by tree attention; choose a model without them")
         if dropout:
@@ -61,21 +89,16 @@ def _bridge(backend: Backend) -> Callable[..., tuple[Tensor, None]]:
     return attention
 
 
-def _needs(model: PreTrainedModel, device: torch.device | None) -> Needs:
-    config = model.config.get_text_config()
-    softcap = "attn_logit_softcapping" in config.to_dict() and config.attn_logit_softcapping is not None
-    weight = next(model.parameters())
-    return Needs(device or weight.device, weight.dtype, softcap)
-
-
 def _refuse(model: PreTrainedModel) -> None:
     """Stop at layers that read other tokens in a way that a tree would not keep."""
-    for name, _ in model.named_parameters():
+    kind = type(model).__name__
+    decoder: nn.Module = model.get_decoder()  # type: ignore[no-untyped-call]
+    for name, _ in decoder.named_parameters():
         if name.rpartition(".")[2] in ("sinks", "sink"):
-            raise BadInput(f"{type(model).__name__} has attention sinks ({name}); choose a model without them")
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Conv1d):
+            raise BadInput(f"{kind} has attention sinks ({name}); choose a model without them")
+    known = {id(layer.conv1d) for layer in decoder.modules() if isinstance(layer, TreeGatedDeltaNet)}
+    for name, module in decoder.named_modules():
+        if isinstance(module, nn.Conv1d) and id(module) not in known:
             raise BadInput(
-                f"{type(model).__name__} mixes tokens by a convolution ({name}); "
-                "choose a model of attention and Gated DeltaNet layers"
+                f"{kind} mixes tokens by a convolution ({name}); choose a model of attention and Gated DeltaNet layers"
             )

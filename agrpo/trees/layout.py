@@ -128,6 +128,15 @@ class TreeLayout:
         return np.asarray(np.flatnonzero(own)[np.argsort(self.starts[own])])
 
     @cached_property
+    def previous(self) -> np.ndarray:
+        """The token before each one on its path, -1 at a root, int64 [tokens]."""
+        before = np.arange(-1, self.num_tokens - 1)
+        for sample in self.tails:
+            fork = self.forks[sample]
+            before[self.starts[sample]] = self.locate(fork.parent, np.array([fork.depth - 1]))[0] if fork.depth else -1
+        return before
+
+    @cached_property
     def gathered(self) -> Gathered:
         """The row as one causal attention a tail, aligned at its last token, over keys gathered along its path."""
         paths = [self.locate(sample, np.arange(self.forks[sample].num_tokens)) for sample in self.tails]

@@ -11,8 +11,10 @@ from transformers import (
     LlamaConfig,
     PretrainedConfig,
     PreTrainedModel,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    Qwen3NextConfig,
 )
 
 from tests.worlds.forest import VOCAB
@@ -29,10 +31,24 @@ _SIZES = {
     "tie_word_embeddings": False,
 }
 
+_HYBRID = {
+    **_SIZES,
+    "initializer_range": 0.1,
+    "num_hidden_layers": 3,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 6,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+
 CONFIGS: dict[str, PretrainedConfig] = {
     "llama": LlamaConfig(**_SIZES),
     "qwen3": Qwen3Config(**_SIZES),
     "qwen3_moe": Qwen3MoeConfig(**_SIZES, moe_intermediate_size=12, num_experts=4, num_experts_per_tok=2),
+    "qwen3_5": Qwen3_5TextConfig(**_HYBRID),
+    "qwen3_next": Qwen3NextConfig(**_HYBRID, moe_intermediate_size=12, num_experts=4, mlp_only_layers=[0, 1, 2]),
     "gemma2": Gemma2Config(
         **_SIZES,
         sliding_window=4,
@@ -65,6 +81,8 @@ def _wide(model: PreTrainedModel) -> PreTrainedModel:
         for name, child in list(parent.named_children()):
             if type(child).__name__.endswith("RMSNorm"):
                 setattr(parent, name, _Norm(child))
+            elif type(child).__name__.endswith("RMSNormGated"):
+                setattr(parent, name, _GatedNorm(child))
             elif type(child).__name__ == "Qwen3MoeTopKRouter":
                 setattr(parent, name, _Router(child))
     return model.double()
@@ -74,10 +92,20 @@ class _Norm(nn.Module):
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()
         self.weight = norm.weight
-        self.offset = 1.0 if type(norm).__name__.startswith("Gemma") else 0.0
+        self.offset = 1.0 if type(norm).__name__.startswith(("Gemma", "Qwen3_5", "Qwen3Next")) else 0.0
 
     def forward(self, states: Tensor) -> Tensor:
         return states * torch.rsqrt(states.square().mean(-1, keepdim=True) + 1e-6) * (self.offset + self.weight)
+
+
+class _GatedNorm(nn.Module):
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.weight = norm.weight
+
+    def forward(self, states: Tensor, gate: Tensor) -> Tensor:
+        scaled = states * torch.rsqrt(states.square().mean(-1, keepdim=True) + 1e-6)
+        return self.weight * scaled * nn.functional.silu(gate)
 
 
 class _Router(nn.Module):
