@@ -5,7 +5,8 @@ follows. A ragged array is the number of its parts, their lengths, then all thei
 """
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -40,9 +41,9 @@ def decode_floats(data: bytes) -> Floats:
     return _numbers(_unpack("f", data), "<f4")
 
 
-def encode_ragged_ints(parts: Sequence[Iterable[int]]) -> bytes:
+def encode_ragged_ints(parts: Sequence[Collection[int]]) -> bytes:
     """Bytes of lists of whole numbers [n][any length]."""
-    return _pack_ragged("r", [_int32(list(part)) for part in parts])
+    return _pack_ragged("r", parts, _int32(list(chain.from_iterable(parts))))
 
 
 def decode_ragged_ints(data: bytes) -> list[Ints]:
@@ -50,9 +51,9 @@ def decode_ragged_ints(data: bytes) -> list[Ints]:
     return _unpack_ragged("r", data, "<i4")
 
 
-def encode_ragged_floats(parts: Sequence[Iterable[float]]) -> bytes:
+def encode_ragged_floats(parts: Sequence[Collection[float]]) -> bytes:
     """Bytes of lists of numbers [n][any length], rounded to float32."""
-    return _pack_ragged("g", [np.array(list(part), dtype="<f4") for part in parts])
+    return _pack_ragged("g", parts, np.fromiter(chain.from_iterable(parts), dtype="<f4"))
 
 
 def decode_ragged_floats(data: bytes) -> list[Floats]:
@@ -96,9 +97,9 @@ def _numbers(raw: bytes, dtype: str) -> NDArray[Any]:
     return np.frombuffer(raw, dtype=dtype).astype(native)
 
 
-def _pack_ragged(letter: str, parts: Sequence[NDArray[Any]]) -> bytes:
-    head = np.array([len(parts), *(len(part) for part in parts)], dtype="<i4")
-    return _pack(letter, b"".join([head.tobytes(), *(part.tobytes() for part in parts)]))
+def _pack_ragged(letter: str, parts: Sequence[Collection[Any]], numbers: NDArray[Any]) -> bytes:
+    head = np.array([len(parts), *map(len, parts)], dtype="<i4")
+    return _pack(letter, head.tobytes() + numbers.tobytes())
 
 
 def _unpack_ragged(letter: str, data: bytes, dtype: str) -> list[NDArray[Any]]:

@@ -41,8 +41,8 @@ def _output_columns(turn: TurnRecord) -> dict[str, Any]:
         "output_log_probs": codec.encode_floats(turn.output_log_probs),
         "output_mask": None if mask is None else codec.encode_ints(mask),
         "candidates": None if candidates is None else codec.encode_ragged_ints(candidates),
-        "top_ids": None if top is None else codec.encode_ragged_ints([list(at) for at in top]),
-        "top_log_probs": None if top is None else codec.encode_ragged_floats([list(at.values()) for at in top]),
+        "top_ids": None if top is None else codec.encode_ragged_ints(top),
+        "top_log_probs": None if top is None else codec.encode_ragged_floats([at.values() for at in top]),
         "finish_reason": turn.finish_reason,
         "weight_versions": [list(span) for span in turn.weight_versions],
     }

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from sqlalchemy import Connection, func, insert, select, update
@@ -36,9 +36,7 @@ def record(
     """
     run = attempt.run_id
     head = {"run_id": run, "step": step, "token": attempt.token, "policy_version": policy_version}
-    members = [
-        {"run_id": run, "step": step, **{name: getattr(row, name) for name in StepRow.__slots__}} for row in rows
-    ]
+    members = [{"run_id": run, "step": step, **asdict(row)} for row in rows]
     with attempt.write() as connection:
         last = _last(connection, run)
         if step != last + 1:

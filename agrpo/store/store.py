@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection, Engine, create_engine, inspect, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
 from agrpo.errors import StoreError, StoreOutage
 from agrpo.store import sqlite
@@ -109,6 +109,8 @@ def revision(connection: Connection) -> str | None:
 def _outages(engine: Engine) -> Iterator[None]:
     try:
         yield
-    except OperationalError as error:
+    except DBAPIError as error:
+        if not isinstance(error, OperationalError) and not error.connection_invalidated:
+            raise
         where = engine.url.render_as_string(hide_password=True)
         raise StoreOutage(f"database {where} did not answer: {str(error.orig).strip()}") from error
