@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from agrpo.attention.backends import Needs
-from agrpo.attention.tiles import tiles
 from agrpo.trees import TreeLayout
 
 SIDE = 128
@@ -59,23 +58,17 @@ class FlexTree:
 
 
 def squares(layout: TreeLayout, window: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Squares of SIDE x SIDE pairs that are wholly, and only partly, visible, bool [query squares, key squares]."""
-    side = -(-layout.num_tokens // SIDE)
-    touched, pairs = np.zeros((side, side), bool), np.zeros((side, side), np.int64)
-    for tile in tiles(layout, window, SIDE):
-        rows = _spans(tile.first_query, tile.end_query)
-        columns = _spans(tile.first_key, tile.end_key)
-        touched[np.ix_(rows[0], columns[0])] = True
-        if tile.band is None and not tile.own:
-            pairs[np.ix_(rows[0], columns[0])] += np.outer(rows[1], columns[1])
-    full = pairs == SIDE * SIDE
-    return full, touched & ~full
-
-
-def _spans(first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which squares a range touches, and how many of its members lie in each."""
-    numbers = np.arange(first // SIDE, -(-end // SIDE))
-    return numbers, np.minimum(end, (numbers + 1) * SIDE) - np.maximum(first, numbers * SIDE)
+    """Squares of SIDE x SIDE pairs that are wholly, and perhaps partly, visible, bool [query squares, key squares]."""
+    starts = np.arange(0, layout.num_tokens, SIDE)
+    last, positions = layout.last_reader, layout.position_ids
+    below = np.tri(len(starts), k=-1, dtype=bool)
+    seen = below & (np.maximum.reduceat(last, starts) > starts[:, None]) | np.eye(len(starts), dtype=bool)
+    full = below & (np.minimum.reduceat(last, starts) >= starts[:, None] + SIDE)
+    if window is not None:
+        low, high = np.minimum.reduceat(positions, starts), np.maximum.reduceat(positions, starts)
+        seen &= low[:, None] - high < window
+        full &= high[:, None] - low < window
+    return full, seen & ~full
 
 
 def _listed(squares: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:

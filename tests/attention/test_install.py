@@ -1,0 +1,47 @@
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GptOssConfig, LlamaConfig, MambaConfig
+
+from agrpo.attention import install
+from agrpo.attention.deltanet import TreeGatedDeltaNet
+from agrpo.errors import BadInput
+from tests.worlds.tiny_models import tiny
+
+
+def test_attention_sinks_are_refused() -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
+    config = GptOssConfig(**sizes, num_hidden_layers=1, vocab_size=8, num_local_experts=2, head_dim=8)
+    with pytest.raises(BadInput, match=r"attention sinks \(.*sinks\)"):
+        install(AutoModelForCausalLM.from_config(config))
+
+
+def test_other_token_mixers_are_refused() -> None:
+    config = MambaConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, state_size=2)
+    with pytest.raises(BadInput, match="mixes tokens by a convolution"):
+        install(AutoModelForCausalLM.from_config(config))
+
+
+def test_dropout_is_refused_in_training() -> None:
+    config = LlamaConfig(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
+    config.attention_dropout = 0.1
+    model = AutoModelForCausalLM.from_config(config).train()
+    install(model)
+    with pytest.raises(BadInput, match=r"attention dropout is 0\.1"):
+        model(torch.tensor([[1, 2]]), tree=object())
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "qwen3_5"])
+def test_a_forward_without_a_tree_is_refused(kind: str) -> None:
+    model = tiny(kind)
+    install(model)
+    with pytest.raises(BadInput, match="got no tree"):
+        model(torch.tensor([[1, 2]]))
+
+
+def test_replaced_layers_keep_their_names_and_parameters() -> None:
+    model = tiny("qwen3_5", torch.float32)
+    before = dict(model.named_parameters())
+    assert install(model).recurrent and install(model).recurrent
+    after = dict(model.named_parameters())
+    assert list(before) == list(after) and all(before[name] is after[name] for name in before)
+    assert sum(isinstance(module, TreeGatedDeltaNet) for module in model.modules()) == 2
