@@ -20,7 +20,7 @@ from agrpo.trainer.store_trainer import StoreTrainer
 
 def train(attempt: Attempt) -> None:
     """Train a run that was started from a run file, until its end or a stop."""
-    disable_progress_bar()  # nobody watches the log of a child
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # nobody watches the log of a child
     stored = runs.get_run(attempt.store, attempt.run_id)
     run, run_dir = runfile.RunFile.model_validate(stored.config), Path(stored.run_dir)
     settings: dict[str, Any] = {"disable_tqdm": True, "report_to": "none"}

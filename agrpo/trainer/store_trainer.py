@@ -8,16 +8,18 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProgressCallback, Trainer, TrainerCallback
 from transformers.trainer_utils import SaveStrategy, TrainOutput
 
 from agrpo.errors import BadInput
 from agrpo.packing.attention import packed_attention
 from agrpo.packing.rows import Row, build_row
+from agrpo.records import TrainingSequence
 from agrpo.store import samples
 from agrpo.trainer import ranks
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 from agrpo.trainer.clock import StepClock
+from agrpo.trainer.completions import print_completions
 from agrpo.trainer.feed import StepOrder
 from agrpo.trainer.measures import Measures
 from agrpo.trainer.policy_model import fuse_head, ready_tokenizer, router_coefficient
@@ -48,6 +50,7 @@ class StoreTrainer(Trainer):
         self._order: StepOrder | None = None
         self._closed_step = self._saved_step = 0
         self._folder: Path | None = None
+        self._to_show: list[TrainingSequence] = []
         head = fuse_head(model)
         self._row_loss = RowLoss(head, args, router_coefficient(model, args))
         tokenizer = None if processing_class is None else ready_tokenizer(processing_class)
@@ -55,6 +58,8 @@ class StoreTrainer(Trainer):
         super().__init__(
             model, args, processing_class=tokenizer, callbacks=[clock, *(callbacks or [])], optimizers=optimizers
         )
+        if self.args.max_steps <= 0:
+            self.remove_callback(ProgressCallback)  # nobody knows how many steps the data will make
         if self.args.n_gpu > 1:
             raise BadInput(f"{self.args.n_gpu} GPUs in one process: start one process a GPU with accelerate launch")
 
@@ -96,6 +101,7 @@ class StoreTrainer(Trainer):
             self.control.should_training_stop = True
             return [], None
         self._order = order
+        self._to_show = []
         rows = [self._load_row(micro_batch) for micro_batch in order.micro_batches]
         entries = [rows[index : index + 1] or [build_row([])] for index in range(num_batches)]
         entries[-1] += rows[num_batches:]
@@ -126,7 +132,10 @@ class StoreTrainer(Trainer):
 
     def _load_row(self, micro_batch: Any) -> Row:
         ids = [sample.sample_id for sample in micro_batch[ranks.rank()]]
-        return build_row(samples.load(self._run.store, ids))
+        sequences = samples.load(self._run.store, ids)
+        if self.args.log_completions:
+            self._to_show += sequences
+        return build_row(sequences)
 
     # Between two steps.
 
@@ -158,6 +167,10 @@ class StoreTrainer(Trainer):
         logs = {**logs, "num_tokens": float(self.state.num_input_tokens_seen), **window.values()}
         super().log(logs, start_time)
         self._run.log(self.state.global_step, logs)
+        if self._to_show and ranks.rank() == 0 and isinstance(self.processing_class, PreTrainedTokenizerBase):
+            limit = self.args.num_completions_to_print
+            print_completions(self.processing_class, self._to_show, self.state.global_step, limit)
+            self._to_show = []
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Six per parameter and forwarded token."""

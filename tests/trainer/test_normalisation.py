@@ -66,6 +66,8 @@ def results(tmp_path_factory):
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
+    for path in folder.glob("*-*-*/checkpoints/checkpoint-1"):
+        assert len(list(path.glob("rng_state*"))) == int(path.parts[-3].split("-")[2])  # every rank wrote its part
     return {path.stem: torch.load(path) for path in folder.glob("*.pt")}
 
 

@@ -183,6 +183,24 @@ def test_a_stop_request_in_the_store_ends_the_run_between_steps(attempt, model_p
     assert trainer.stop.requested
 
 
+@pytest.mark.parametrize("settings", [{"score_centering": False}, {"bf16": True}, {"gradient_checkpointing": False}])
+def test_other_ways_to_train(attempt, model_path, tmp_path, settings):
+    ledger.fill(attempt, 2)
+    trainer, _ = train(attempt, model_path, tmp_path, **settings)
+    ((_, values),) = metrics.series(attempt.store, attempt.run_id)
+    assert trainer.state.global_step == 1
+    assert 0 < values["grad_norm"] < float("inf") and abs(values["loss"]) < float("inf")
+    assert ("sampling/sampler_mass" in values) == settings.get("score_centering", True)
+
+
+def test_completions_are_printed_when_asked_for(attempt, model_path, tmp_path, capsys):
+    ledger.fill(attempt, 2)
+    train(attempt, model_path, tmp_path, log_completions=True, num_completions_to_print=3)
+    printed = capsys.readouterr().out
+    assert "step 1" in printed
+    assert printed.count("+1.00") + printed.count("-1.00") == 3
+
+
 def test_metrics_of_a_step(attempt, model_path, tmp_path):
     ledger.fill(attempt, 4)
     train(attempt, model_path, tmp_path)
