@@ -29,6 +29,7 @@ def train_one(folder: Path, run_id: str) -> None:
         max_grad_norm=0.0,
         max_steps=1,
         gradient_accumulation_steps=int(run_id.split("-")[1]),
+        save_strategy="steps" if run_id.startswith("value") else "no",
     )
     trainer, work, _ = ledger.trainer_for(attempt, folder / "model", args, token_budget=512)
     before = {name: parameter.detach().clone() for name, parameter in trainer.model.named_parameters()}
