@@ -12,7 +12,7 @@ from agrpo.records import GroupCommit, ScoredRollout
 from agrpo.store import schema
 from agrpo.store.attempt import Attempt
 from agrpo.store.json_text import to_floats
-from agrpo.store.payload import turn_rows
+from agrpo.store.payload import digest, turn_rows
 from agrpo.store.sql import exactly, inserted_id
 from agrpo.store.store import Store
 
@@ -174,6 +174,7 @@ def _next_ready_order(connection: Connection, run_id: str) -> int:
 
 def _group_values(group: GroupCommit, has_samples: bool) -> dict[str, Any]:
     pending = has_samples and group.drop_reason is None
+    prompt_ids = codec.encode_ints(group.prompt_ids)
     return {
         "status": "ready" if pending else "dropped",
         "drop_reason": None if pending else group.drop_reason or "nothing_trained",
@@ -183,7 +184,8 @@ def _group_values(group: GroupCommit, has_samples: bool) -> dict[str, Any]:
         "version": group.model_version,
         "ready_at": time.time(),
         "prompt": group.prompt,
-        "prompt_ids": codec.encode_ints(group.prompt_ids),
+        "prompt_ids": prompt_ids,
+        "digest": digest([prompt_ids]),
         "stats": group.stats,
     }
 

@@ -3,10 +3,23 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import xxhash
 from sqlalchemy import Row
 
 from agrpo import codec
 from agrpo.records import TurnRecord
+
+ARRAYS = ("prompt_suffix", "output_ids", "output_log_probs", "output_mask", "candidates", "top_ids", "top_log_probs")
+"""Columns of `turns` that hold arrays, in the order in which they are digested."""
+
+
+def digest(arrays: Iterable[bytes | None]) -> str:
+    """Hash of stored arrays; their lengths count, so that no byte can move from one to the next."""
+    found = xxhash.xxh3_128()
+    for data in arrays:
+        found.update(b"-" if data is None else len(data).to_bytes(8, "little"))
+        found.update(data or b"")
+    return found.hexdigest()
 
 
 def turn_rows(
@@ -18,7 +31,8 @@ def turn_rows(
         shared = codec.num_shared(held, turn.prompt_ids)
         key = {"group_id": group_id, "member": member, "turn": position}
         prompt = {"num_shared": shared, "prompt_suffix": codec.encode_ints(turn.prompt_ids[shared:])}
-        rows.append(key | prompt | _output_columns(turn))
+        row: dict[str, Any] = key | prompt | _output_columns(turn)
+        rows.append(row | {"digest": digest(row[name] for name in ARRAYS)})
         held = [*turn.prompt_ids, *turn.output_ids]
     return rows
 

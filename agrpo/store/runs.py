@@ -45,6 +45,10 @@ class Run:
     created_at: float
     started_at: float | None
     finished_at: float | None
+    forked_from: str | None
+    """The run whose steps up to `forked_step` are also this one's."""
+    forked_step: int | None
+    data_fingerprint: str | None
     step: int
     """Last finished step, 0 before the first."""
     checkpoint_step: int | None

@@ -17,133 +17,39 @@ from sqlalchemy import (
 )
 
 from agrpo.store.columns import Id, column, id_column, metadata, one_of, run_column
-
-runs = Table(
-    "runs",
-    metadata,
-    Column("run_id", Text, primary_key=True, comment="Name of the run."),
-    column("status", Text, "created, running, stopped, failed or finished."),
-    column("config", JSON, "The run file as it was parsed."),
-    column("config_hash", Text, "Hash of the settings that a resumed run must share."),
-    column("run_dir", Text, "Folder of logs and checkpoints."),
-    column("token", Integer, "Fencing token: the number of the attempt that owns the run; 0 before the first."),
-    column("max_attempts", Integer, "Attempts that may end uncleanly before the run is given up."),
-    column("policy_version", Integer, "Last published policy version; -1 before the first."),
-    column("allowance_tokens", BigInteger, "Sample tokens the workers may hold.", nullable=True),
-    column("allowance_step", Integer, "Step after which the allowance was set.", nullable=True),
-    column("request", Text, "What a person asked for: none, stop or drain."),
-    column("next_prompt_index", BigInteger, "First prompt index that nobody has claimed yet."),
-    column("last_ready_order", BigInteger, "Last number given to a finished group."),
-    column("checkpoint_step", Integer, "The cursor: the step a restart resumes from.", nullable=True),
-    column("environment", JSON, "Versions and hardware that bitwise equality depends on.", nullable=True),
-    column("error", Text, "Why the run failed.", nullable=True),
-    column("created_at", Double, "When the row was made."),
-    column("started_at", Double, "When the run was first running.", nullable=True),
-    column("finished_at", Double, "When it last stopped, failed or finished.", nullable=True),
-    one_of("status", "created", "running", "stopped", "failed", "finished"),
-    one_of("request", "none", "stop", "drain"),
+from agrpo.store.run_tables import (
+    attempts,
+    heartbeats,
+    policies,
+    policy_servers,
+    processes,
+    runs,
+    servers,
+    workers,
 )
 
-attempts = Table(
+__all__ = [
     "attempts",
-    metadata,
-    run_column(primary_key=True),
-    Column("token", Integer, primary_key=True, comment="Number of the attempt, from 1."),
-    column("host", Text, "Host of the launcher that holds the lease."),
-    column("pid", Integer, "Its process id."),
-    column("pid_started", BigInteger, "Its start time in clock ticks since boot."),
-    column("boot_id", Text, "The kernel's id of that boot."),
-    column("flow_run_id", Text, "Prefect's flow run, where there is one.", nullable=True),
-    column("started_at", Double, "When the lease was taken (database clock)."),
-    column("renewed_at", Double, "When it was last renewed (database clock)."),
-    column("expires_at", Double, "When other hosts may take it over (database clock)."),
-    column("expires_boot_s", Double, "The same on the holder's host, in seconds since boot: no clock jump moves it."),
-    column("ended_at", Double, "When the attempt released the lease.", nullable=True),
-    column("outcome", Text, "How it ended: finished, stopped, failed; NULL: it died.", nullable=True),
-)
-
-processes = Table(
-    "processes",
-    metadata,
-    id_column("Number of the process."),
-    run_column(),
-    column("token", Integer, "The attempt that owns it; an adopted process moves to the new one."),
-    column("kind", Text, "trainer, worker or server."),
-    column("index", Integer, "Which one of its kind, from 0."),
-    column("host", Text, "Host it runs on."),
-    column("pid", Integer, "Process id."),
-    column("pgid", Integer, "Process group, ended as a whole."),
-    column("pid_started", BigInteger, "Start time in clock ticks since boot: tells a re-used pid."),
-    column("boot_id", Text, "The kernel's id of that boot."),
-    column("state", Text, "running or ended."),
-    column("log_path", Text, "File with its output."),
-    column("restarts", Integer, "How often this attempt had started it before."),
-    column("exit_code", Integer, "Exit code, negative for a signal.", nullable=True),
-    column("reason", Text, "Why it ended.", nullable=True),
-    column("started_at", Double, "When it was registered."),
-    column("ended_at", Double, "When its end was recorded.", nullable=True),
-    column("settings_hash", Text, "Hash of the settings it was started with; adoption compares it.", nullable=True),
-    column("url", Text, "Where it listens.", nullable=True),
-    one_of("state", "running", "ended"),
-    Index(None, "run_id", "state"),
-)
-
-workers = Table(
-    "workers",
-    metadata,
-    Column("process_id", Id, ForeignKey("processes.id"), primary_key=True, comment="The worker's process."),
-    run_column(),
-    column("in_flight", Integer, "Groups being generated or scored."),
-    column("admission_open", Boolean, "Whether it may start another group under the allowance."),
-    column("data_ended", Boolean, "Whether no prompt is left for it."),
-    column("allowance_step_seen", Integer, "runs.allowance_step that the two flags refer to."),
-    column("at", Double, "When it said so."),
-    Index(None, "run_id"),
-)
-
-heartbeats = Table(
+    "checkpoints",
+    "events",
+    "groups",
     "heartbeats",
-    metadata,
-    run_column(primary_key=True),
-    Column("kind", Text, primary_key=True, comment="Kind of the process."),
-    Column("index", Integer, primary_key=True, comment="Which one of its kind."),
-    Column("loop", Text, primary_key=True, comment="The loop inside it that is alive."),
-    column("at", Double, "When it last went round."),
-    column("detail", Text, "What it was doing.", nullable=True),
-)
-
-servers = Table(
-    "servers",
-    metadata,
-    id_column("Number of the server."),
-    run_column(),
-    column("url", Text, "Base URL."),
-    column("index", Integer, "Which server, from 0."),
-    column("process_id", Id, "Its process; NULL: given by URL.", nullable=True, references="processes.id"),
-    column("state", Text, "starting, healthy or lost."),
-    column("weight_version", Integer, "Policy version that it confirmed; NULL: unknown.", nullable=True),
-    column("info", JSON, "Capabilities that it reported."),
-    one_of("state", "starting", "healthy", "lost"),
-    UniqueConstraint("run_id", "url"),
-)
-
-policies = Table(
+    "metadata",
+    "metrics",
     "policies",
-    metadata,
-    run_column(primary_key=True),
-    Column("version", Integer, primary_key=True, comment="Policy version, from 0."),
-    column("step", Integer, "The step that made it; 0: the weights the run started with."),
-    column("digest", Text, "Digest of its weights."),
-    column("published_at", Double, "When it was published."),
-)
-
-policy_servers = Table(
     "policy_servers",
-    metadata,
-    Column("server_id", Id, ForeignKey("servers.id"), primary_key=True, comment="The server."),
-    Column("version", Integer, primary_key=True, comment="The policy version it confirmed."),
-    column("confirmed_at", Double, "When it last did."),
-)
+    "processes",
+    "rollouts",
+    "runs",
+    "samples",
+    "servers",
+    "step_samples",
+    "steps",
+    "stream_positions",
+    "turns",
+    "windows",
+    "workers",
+]
 
 groups = Table(
     "groups",
@@ -163,6 +69,9 @@ groups = Table(
     column("prompt", JSON, "The prompt's messages.", nullable=True),
     column("prompt_ids", LargeBinary, "The prompt's tokens (agrpo.codec).", nullable=True),
     column("stats", JSON, "Measurements made by the worker.", nullable=True),
+    column("digest", Text, "XXH3 of prompt_ids; NULL: written before there was one.", nullable=True),
+    column("pruned_at", Double, "When its tokens and log-probabilities were deleted.", nullable=True),
+    column("shared_group_id", Id, "The group of the run forked from that stands for it.", nullable=True),
     one_of("status", "claimed", "ready", "trained", "dropped"),
     UniqueConstraint("run_id", "prompt_index"),
     Index(None, "run_id", "status", "prompt_index"),
@@ -184,6 +93,14 @@ rollouts = Table(
     column("rewards", JSON, "Reward by source name; null: the source did not apply."),
     column("reward", Double, "Sum over the sources; NULL: none scored.", nullable=True),
     column("advantage", Double, "Advantage inside the group."),
+    Column(
+        "status",
+        Text,
+        nullable=False,
+        server_default="scored",
+        comment="open (turns may follow), generated (its siblings are missing) or scored.",
+    ),
+    column("version", Integer, "Policy version when it started; NULL: the group's.", nullable=True),
 )
 
 turns = Table(
@@ -202,6 +119,7 @@ turns = Table(
     column("top_log_probs", LargeBinary, "Their log-probabilities (agrpo.codec).", nullable=True),
     column("finish_reason", Text, "The server's word.", nullable=True),
     column("weight_versions", JSON, "Spans [version, start, end] of the output by policy version."),
+    column("digest", Text, "XXH3 of the arrays in column order; NULL: written before there was one.", nullable=True),
     ForeignKeyConstraint(["group_id", "member"], ["rollouts.group_id", "rollouts.member"]),
 )
 
@@ -263,6 +181,7 @@ checkpoints = Table(
 )
 
 metrics = Table(
+    "metadata",
     "metrics",
     metadata,
     run_column(primary_key=True),
@@ -282,6 +201,16 @@ windows = Table(
     column("values", JSON, "Gauges and counts since its last window."),
     column("at", Double, "When it was written."),
     Index(None, "run_id", "id"),
+)
+
+stream_positions = Table(
+    "stream_positions",
+    metadata,
+    run_column(primary_key=True),
+    Column("index", Integer, primary_key=True, comment="The worker, from 0."),
+    Column("row_index", BigInteger, primary_key=True, comment="The next row that the stream gives from here."),
+    column("state", JSON, "What the stream says of its position."),
+    column("at", Double, "When it was noted."),
 )
 
 events = Table(
