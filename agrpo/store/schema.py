@@ -181,7 +181,6 @@ checkpoints = Table(
 )
 
 metrics = Table(
-    "metadata",
     "metrics",
     metadata,
     run_column(primary_key=True),
