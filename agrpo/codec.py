@@ -61,6 +61,27 @@ def decode_ragged_floats(data: bytes) -> list[Floats]:
     return _unpack_ragged("g", data, "<f4")
 
 
+def num_entries(data: bytes) -> int:
+    """How many numbers or lists an array of any kind holds; ValueError when its bytes are none of `encode_*`."""
+    letter = data[:1].decode("latin-1").lower()
+    if letter not in "ifrg" or not letter:
+        raise ValueError(f"stored array has format {letter!r}, expected one of i, f, r, g")
+    try:
+        raw = _unpack(letter, data)
+    except zlib.error as error:
+        raise ValueError(f"stored array does not decompress: {error}") from error
+    numbers = len(raw) // 4
+    if len(raw) % 4 or (letter in "rg" and not numbers):
+        raise ValueError(f"stored array has {len(raw)} bytes, expected whole numbers of 4 bytes")
+    if letter in "if":
+        return numbers
+    num_parts = int(_numbers(raw[:4], "<i4")[0])
+    lengths = _numbers(raw[4 : 4 * (1 + num_parts)], "<i4")
+    if len(lengths) != num_parts or 1 + num_parts + int(lengths.sum()) != numbers:
+        raise ValueError(f"stored ragged array has {numbers} numbers, which its {num_parts} lengths do not add up to")
+    return num_parts
+
+
 def num_shared(held: Sequence[int], prompt: Sequence[int]) -> int:
     """Length of the prefix that a prompt shares with the tokens already held: only the rest needs storing."""
     length = min(len(held), len(prompt))

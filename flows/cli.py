@@ -10,6 +10,7 @@ from agrpo import runfile
 from agrpo.cli.runs import print_runs
 from agrpo.cli.show import print_run
 from agrpo.cli.stores import opened
+from agrpo.cli.verify import print_verification
 from agrpo.errors import AgrpoError, BadInput
 from agrpo.store import runs as stored_runs
 
@@ -100,6 +101,22 @@ def show(run: str, *, store: StoreUrl = None, as_json: AsJson = False) -> int:
     """
     print_run(store, run, as_json)
     return 0
+
+
+@app.command
+def verify(run: str, *, store: StoreUrl = None, as_json: AsJson = False) -> int:
+    """Check the ledger of a run: order, accounting, versions and every stored array; 1 when something is wrong.
+
+    Example: agrpo verify quickstart --json
+
+    Parameters
+    ----------
+    store
+        The store's URL, where it is neither AGRPO_DATABASE_URL nor the default.
+    as_json
+        Print one JSON object with the offending rows.
+    """
+    return print_verification(store, run, as_json)
 
 
 def _run(run: runfile.RunFile, as_json: bool) -> int:

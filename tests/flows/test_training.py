@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agrpo.store import steps
+from agrpo.store.verify import verify
 from tests.worlds.tiny_run import NAME, TinyRun
 
 NUM_STEPS = 24
@@ -55,6 +56,7 @@ def test_the_same_command_again_finishes_it_with_every_sample_trained_once(run: 
     trained = [row.sample_id for step in range(1, NUM_STEPS + 1) for row in steps.rows(run.store, NAME, step)]
     assert len(trained) == len(set(trained)) == run.summary().samples["trained"]
     assert run.leftovers() == []
+    assert verify(run.store, NAME).problems == []
 
 
 def test_the_checkpoint_is_a_model(run: TinyRun) -> None:

@@ -1,0 +1,111 @@
+"""A ledger that holds, and one damaged by hand in every way that verify must see."""
+
+import pytest
+from sqlalchemy import text
+
+from agrpo.store import checkpoints, groups, policies, runs, samples, steps
+from agrpo.store.verify import verify
+from tests.worlds.small_groups import generate, group, start_run, start_worker, two_samples
+
+
+@pytest.fixture
+def trained(attempt, worker):
+    """Two steps of two groups, a stale one dropped, one pending, one claimed, one skipped; a checkpoint of step 1."""
+    policies.publish(attempt, 0, 0, "start")
+    generate(attempt, worker, 6)
+    for step in (1, 2):
+        pending = samples.pending(attempt.store, attempt.run_id)[:4]
+        rows = [steps.StepRow(0, 0, position, sample.sample_id) for position, sample in enumerate(pending)]
+        steps.record(attempt, step, rows, policy_version=step - 1)
+        steps.finish(attempt, step, f"weights {step}", {})
+        policies.publish(attempt, step, step, f"weights {step}")
+    stale = samples.pending(attempt.store, attempt.run_id)[0]
+    samples.drop(attempt, [stale.sample_id], "stale")
+    checkpoints.commit(attempt, 1, "checkpoint-1", "digest")
+    groups.claim(attempt, worker, 1)
+    (skipped,) = groups.claim(attempt, worker, 1)
+    groups.skip(attempt, skipped.group_id, "too_long")
+    (forked,) = groups.claim(attempt, worker, 1)
+    groups.commit(attempt, group(forked, two_samples(), two_samples(), reason="no_signal"))
+    return attempt
+
+
+def test_a_sound_ledger_holds(trained):
+    found = verify(trained.store, trained.run_id)
+    assert found.problems == []
+    assert (found.num_groups, found.num_samples, found.num_steps, found.num_turns) == (9, 16, 2, 16)
+    # Six groups of [4, 5] and [6], and twice [4, 5], then [9] and [6]; the prompt itself is stored with the group.
+    assert found.num_tokens == 6 * 3 + 2 * (2 + 1 + 1)
+    assert found.holds
+
+
+def test_an_empty_run_holds(store):
+    assert verify(store, start_run(store).run_id).holds
+
+
+DAMAGE = [
+    ("DELETE FROM step_samples WHERE step = 2 AND position = 0", {"trained_once"}),
+    ("UPDATE samples SET step = 2 WHERE id = 1", {"step_members"}),
+    ("UPDATE samples SET status = 'pending', step = NULL WHERE id = 1", {"step_members", "group_status"}),
+    ("UPDATE samples SET drop_reason = 'both' WHERE id = 1", {"sample_status"}),
+    ("UPDATE samples SET drop_reason = NULL WHERE status = 'dropped' AND id < 13", {"sample_status"}),
+    ("UPDATE samples SET status = 'pending', drop_reason = NULL WHERE id = 13", {"one_fate", "group_status"}),
+    ("UPDATE groups SET status = 'ready' WHERE prompt_index = 0", {"group_status"}),
+    ("UPDATE groups SET prompt_index = 100 WHERE status = 'claimed'", {"prompt_gap"}),
+    ("DELETE FROM groups WHERE status = 'claimed'", {"prompt_gap", "prompt_end"}),
+    ("UPDATE groups SET drop_reason = NULL WHERE drop_reason = 'too_long'", {"drop_reason"}),
+    ("UPDATE groups SET ready_order = 1 WHERE prompt_index = 1", {"ready_order"}),
+    ("UPDATE runs SET last_ready_order = 99", {"ready_order_gap"}),
+    ("UPDATE steps SET finished_at = NULL WHERE step = 1", {"unfinished_step", "cursor"}),
+    ("UPDATE policies SET version = 7 WHERE version = 2", {"version_gap", "current_version"}),
+    ("UPDATE steps SET policy_version = 9 WHERE step = 2", {"staleness"}),
+    ("UPDATE groups SET version = 1 WHERE prompt_index = 0", {"staleness"}),
+    ("DELETE FROM checkpoints", {"cursor"}),
+    ("UPDATE rollouts SET status = 'open' WHERE group_id = 1", {"unscored_rollout"}),
+    ("UPDATE samples SET num_trained = 50 WHERE id = 1", {"trained_tokens", "payload"}),
+    ("UPDATE turns SET output_ids = prompt_suffix WHERE group_id = 1 AND member = 0", {"payload"}),
+    ("UPDATE groups SET prompt_ids = (SELECT output_ids FROM turns WHERE group_id = 2 AND member = 0) WHERE id = 1",
+     {"payload"}),
+    ("UPDATE turns SET top_ids = output_ids, digest = NULL WHERE group_id = 1 AND member = 1", set()),
+    ("UPDATE turns SET output_mask = prompt_suffix, digest = NULL WHERE group_id = 1 AND member = 1", {"payload"}),
+    ("DELETE FROM turns WHERE group_id = 1 AND member = 0", {"payload"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("statement", "expected"), DAMAGE, ids=[statement[:60] for statement, _ in DAMAGE])
+def test_damage_is_found(trained, statement, expected):
+    with trained.store.write() as connection:
+        assert connection.execute(text(statement)).rowcount >= 1
+    found = verify(trained.store, trained.run_id)
+    assert {problem.check for problem in found.problems} == expected
+    assert all(problem.row and problem.says for problem in found.problems)
+
+
+def test_a_missing_step_is_found(trained):
+    with trained.store.write() as connection:
+        connection.execute(text("DELETE FROM step_samples WHERE step = 1"))
+        connection.execute(text("DELETE FROM steps WHERE step = 1"))
+    found = {problem.check for problem in verify(trained.store, trained.run_id).problems}
+    assert found == {"step_gap", "trained_once", "cursor"}
+
+
+def test_other_runs_do_not_disturb(trained):
+    other = start_run(trained.store, "other")
+    generate(other, start_worker(other), 2)
+    assert verify(trained.store, "other").holds
+    with trained.store.write() as connection:
+        connection.execute(text("UPDATE samples SET step = 9 WHERE run_id = 'small' AND status = 'trained'"))
+    assert verify(trained.store, "other").holds
+    assert not verify(trained.store, "small").holds
+
+
+def test_the_staleness_bound_is_the_runs_own(store):
+    runs.create_run(store, "strict", {"trainer": {"max_staleness": 0}}, "hash", "d")
+    from agrpo.store import leases
+    from tests.worlds.small_groups import DEAD
+
+    attempt = leases.acquire(store, "strict", DEAD)
+    generate(attempt, start_worker(attempt), 1)
+    ids = [sample.sample_id for sample in samples.pending(store, "strict")]
+    steps.record(attempt, 1, [steps.StepRow(0, 0, i, sample_id) for i, sample_id in enumerate(ids)], policy_version=1)
+    assert {problem.check for problem in verify(store, "strict").problems} == {"staleness"}
