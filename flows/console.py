@@ -11,7 +11,8 @@ from rich.console import Console
 
 from agrpo.cli.live import watching
 from agrpo.cli.show import summary_table
-from agrpo.runfile import RunFile, parse, stored_config
+from agrpo.launch.attach import refuse_other_settings
+from agrpo.runfile import RunFile, config_hash, parse, stored_config
 from agrpo.session.check import check_input
 from agrpo.store import Store, runs
 
@@ -36,11 +37,25 @@ def run_flow(run: RunFile, as_json: bool) -> int:
     # A stop from outside is the same as Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(file=sys.stderr if as_json else sys.stdout)
-    try:
-        _train(run, console)
-    except KeyboardInterrupt:
-        console.print("stopping")
+    if not _is_finished(run):
+        try:
+            _train(run, console)
+        except KeyboardInterrupt:
+            console.print("stopped")
     return _outcome(run, console, as_json)
+
+
+def _is_finished(run: RunFile) -> bool:
+    """Known before Prefect's server is started, as is a name that other settings have taken."""
+    store = Store.open(run.store_url)
+    try:
+        store.migrate()
+        found = runs.find_run(store, run.name)
+    finally:
+        store.close()
+    if found is not None:
+        refuse_other_settings(found, stored_config(run), config_hash(run))
+    return found is not None and found.status == "finished"
 
 
 def _train(run: RunFile, console: Console) -> None:

@@ -33,7 +33,8 @@ def document() -> str:
 
 def _section(schema: Schema, field: Schema) -> Schema:
     """The section that a key holds, empty for a plain value."""
-    found: Schema = schema["$defs"].get(field.get("$ref", "").rpartition("/")[2], {})
+    references = [option["$ref"] for option in [field, *field.get("anyOf", [])] if "$ref" in option]
+    found: Schema = schema["$defs"][references[0].rpartition("/")[2]] if references else {}
     return found
 
 
@@ -44,7 +45,8 @@ def _table(heading: str, section: Schema, schema: Schema) -> str:
         held = _section(schema, field)
         about = _one_line(held.get("description") or field["description"])
         needed = name in section.get("required", [])
-        default = "needed" if needed else "its defaults" if held else f"`{json.dumps(field['default'])}`"
+        own_default = f"`{json.dumps(field['default'])}`" if field.get("default", {}) in (None, []) or not held else ""
+        default = "needed" if needed else own_default or "its defaults"
         lines.append(f"| `{name}` | {'section' if held else _type(field)} | {default} | {about} |")
     return "\n".join([*lines, ""])
 

@@ -42,8 +42,7 @@ def attach(
     """
     leave_reimported_script()
     run = _find_or_create(store, run_id, config, config_hash, run_dir)
-    if run.config_hash != config_hash:
-        raise BadInput(_difference(run, config, config_hash))
+    refuse_other_settings(run, config, config_hash)
     if run.status == "finished":
         return Attached(None, runs.summary(store, run_id))
     if max_attempts is not None:
@@ -62,6 +61,17 @@ def differing_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, 
     before, after = dict(_leaves(old)), dict(_leaves(new))
     pairs = {key: (before.get(key, _MISSING), after.get(key, _MISSING)) for key in sorted(before | after)}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def refuse_other_settings(run: runs.Run, config: dict[str, Any], config_hash: str) -> None:
+    """Raise BadInput with the keys that differ when the run was started with other settings."""
+    if run.config_hash == config_hash:
+        return
+    keys = differing_keys(run.config, config)
+    shown = "; ".join(f"{key}: {old!r} then, {new!r} now" for key, (old, new) in keys.items())
+    if not keys:
+        shown = f"no value differs, but the hash does ({run.config_hash} then, {config_hash} now): another version"
+    raise BadInput(f"run {run.run_id!r} was started with other settings: {shown}. Take those, or choose another name")
 
 
 def _find_or_create(store: Store, run_id: str, config: dict[str, Any], config_hash: str, run_dir: Path) -> runs.Run:
@@ -87,14 +97,6 @@ def _acquire(store: Store, run_id: str, ttl_s: float, flow_run_id: str | None, w
                 raise
             renewed_at = last.renewed_at
             time.sleep(0.5)
-
-
-def _difference(run: runs.Run, config: dict[str, Any], config_hash: str) -> str:
-    keys = differing_keys(run.config, config)
-    shown = "; ".join(f"{key}: {old!r} then, {new!r} now" for key, (old, new) in keys.items())
-    if not keys:
-        shown = f"no value differs, but the hash does ({run.config_hash} then, {config_hash} now): another version"
-    return f"run {run.run_id!r} was started with other settings: {shown}. Take those, or choose another name"
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
