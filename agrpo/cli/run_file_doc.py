@@ -43,10 +43,9 @@ def _table(heading: str, section: Schema, schema: Schema) -> str:
     lines += ["| key | type | default | what it says |", "|---|---|---|---|"]
     for name, field in section["properties"].items():
         held = _section(schema, field)
-        about = _one_line(held.get("description") or field["description"])
-        needed = name in section.get("required", [])
-        own_default = f"`{json.dumps(field['default'])}`" if field.get("default", {}) in (None, []) or not held else ""
-        default = "needed" if needed else own_default or "its defaults"
+        about = _one_line(field.get("description") or held["description"])
+        needed, given = name in section.get("required", []), field.get("default")
+        default = "needed" if needed else "its defaults" if held and given else f"`{json.dumps(given)}`"
         lines.append(f"| `{name}` | {'section' if held else _type(field)} | {default} | {about} |")
     return "\n".join([*lines, ""])
 
