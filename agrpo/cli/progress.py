@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from agrpo.store import Store, events, metrics, processes, runs
 from agrpo.store.processes import ProcessRecord
 
-_RECENT_S = 30.0
+_RECENT_S = 120.0
+_TOGETHER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,14 @@ def _state(process: ProcessRecord) -> str:
 
 
 def _recent_words(store: Store, run_id: str) -> dict[str, str]:
-    since = time.time() - _RECENT_S
-    beats = [beat for beat in processes.heartbeats(store, run_id) if beat.at >= since and beat.detail]
-    return {f"{beat.kind} {beat.index}": str(beat.detail) for beat in sorted(beats, key=lambda beat: beat.at)}
+    """What the loops of each process said last, those that spoke together with the newest one."""
+    by_process: dict[str, list[processes.Heartbeat]] = {}
+    for beat in processes.heartbeats(store, run_id):
+        if beat.detail and beat.at >= time.time() - _RECENT_S:
+            by_process.setdefault(f"{beat.kind} {beat.index}", []).append(beat)
+    words = {}
+    for name, beats in by_process.items():
+        newest = max(beat.at for beat in beats)
+        together = [beat for beat in beats if beat.at > newest - _TOGETHER_S]
+        words[name] = "; ".join(f"{beat.loop}: {beat.detail}" for beat in together)
+    return words
