@@ -15,8 +15,8 @@ def prompts() -> list[dict[str, Any]]:
 
 
 def _question(first: int, second: int) -> dict[str, Any]:
-    system = {"role": "system", "content": "Reply with only the number."}
-    user = {"role": "user", "content": f"Which is larger, {first} or {second}?"}
+    system = {"role": "system", "content": "Reply with the larger number."}
+    user = {"role": "user", "content": f"{first} or {second}?"}
     return {"prompt": [system, user], "larger": str(max(first, second))}
 
 
