@@ -7,21 +7,19 @@ The bound is the ratio of the arithmetic alone: backbone per forwarded token, he
 """
 
 import argparse
-import ctypes
 import gc
 import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
 from transformers import (
     AttentionInterface,
     LlamaConfig,
@@ -91,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print JSON only")
     parser.add_argument("--device", default="cpu", help="cpu (SmolLM2-135M, float32) or cuda (Qwen3-0.6B, bfloat16)")
-    parser.add_argument("--repeats", type=int, default=3, help="measurements of each case, of which the median counts")
+    parser.add_argument("--repeats", type=int, default=2, help="measurements of each case, of which the fastest counts")
     parser.add_argument("--only", help="cases whose name contains this")
     parser.add_argument("--peak-tflops", type=float, help="the device's peak, for the model FLOPs utilisation")
     options = parser.parse_args()
@@ -126,17 +124,20 @@ def make_model(device: torch.device) -> PreTrainedModel:
 
 
 def measure(model: PreTrainedModel, case: Case, repeats: int, peak_tflops: float | None) -> Result:
-    """Plain packing and the tree in turns, after one run of each to warm up."""
+    """Plain packing and the tree in turns; the first run of each warms up and tells its memory."""
     device = next(model.parameters()).device
     samples = case.samples(model.config.vocab_size)
     plain, tree = pack(samples, share=False), pack(samples)
     runs = (plain_run(model, plain, device), tree_run(model, tree, device))
-    memory = [peak_memory(run, device) for run in runs]
+    memory = []
+    for run in runs:
+        model.zero_grad()
+        memory.append(peak_memory(run, device))
     times: list[list[float]] = [[], []]
     for _ in range(repeats):
         for run, taken in zip(runs, times, strict=True):
             taken.append(timed(run, device))
-    plain_s, tree_s = (median(taken) for taken in times)
+    plain_s, tree_s = (min(taken) for taken in times)
     work = [arithmetic(model, row) for row in (plain, tree)]
     bound = work[0] / work[1]
     return Result(
@@ -224,19 +225,19 @@ def timed(run: Callable[[], None], device: torch.device) -> float:
 
 
 def peak_memory(run: Callable[[], None], device: torch.device) -> int:
-    """Most bytes held during a run; on a CPU the whole process, on Linux."""
-    run()
+    """Most bytes of tensors held during a run, beyond those held before it."""
     gc.collect()
     if device.type == "cuda":
+        held = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         run()
-        return torch.cuda.max_memory_allocated()
-    ctypes.CDLL(None).malloc_trim(0)
-    # Writing 5 makes the kernel forget the highest resident size so far.
-    Path("/proc/self/clear_refs").write_text("5")
-    run()
-    status = Path("/proc/self/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) * 1024
+        return torch.cuda.max_memory_allocated() - held
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        run()
+    assert profiled.profiler is not None and profiled.profiler.kineto_results is not None
+    events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns())
+    return int(np.cumsum([event.nbytes() for event in events]).max())
 
 
 def time_planner() -> tuple[float, float]:
