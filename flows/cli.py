@@ -7,6 +7,7 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 from agrpo import runfile
+from agrpo.cli.replay import print_replay
 from agrpo.cli.runs import print_runs
 from agrpo.cli.show import print_run
 from agrpo.cli.stores import opened
@@ -20,6 +21,7 @@ app = App(name="agrpo", help="Train language models by asynchronous GRPO.", vers
 
 Overrides = Annotated[tuple[str, ...], Parameter(name="--set", negative=())]
 AsJson = Annotated[bool, Parameter(name="--json", negative=())]
+Check = Annotated[bool, Parameter(negative=())]
 DryRun = Annotated[bool, Parameter(negative=())]
 StoreUrl = Annotated[str | None, Parameter(name="--store")]
 
@@ -117,6 +119,39 @@ def verify(run: str, *, store: StoreUrl = None, as_json: AsJson = False) -> int:
         Print one JSON object with the offending rows.
     """
     return print_verification(store, run, as_json)
+
+
+@app.command
+def replay(
+    run: str,
+    *,
+    to_step: int,
+    from_step: int = 0,
+    check: Check = False,
+    output: Path | None = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
+) -> int:
+    """Make the steps of a run again from its ledger and compare: 0 equal, 1 different, 3 not comparable.
+
+    Example: agrpo replay quickstart --to-step 10 --check
+
+    Parameters
+    ----------
+    to_step
+        The last step to make.
+    from_step
+        The step to begin after, which must have a checkpoint; 0 is the model the run began with.
+    check
+        Only compare; keep no checkpoint of the last step.
+    output
+        Folder of that checkpoint; the run's replays/step-N where it is left out.
+    store
+        The store's URL, where it is neither AGRPO_DATABASE_URL nor the default.
+    as_json
+        Print one JSON object with the digest of every step.
+    """
+    return print_replay(store, run, to_step, from_step, check, output, as_json)
 
 
 def _run(run: runfile.RunFile, as_json: bool) -> int:

@@ -39,7 +39,12 @@ def worker(run: RunFile, attempt: Attempt, index: int) -> ChildSpec:
 
 def trainer(run: RunFile, attempt: Attempt, placement: Placement) -> ChildSpec:
     """The trainer: one process, torchrun with gloo for several ranks on CPUs, accelerate for several GPUs."""
-    program = ("-m", "agrpo.trainer.main", *_identity(attempt))
+    command = trainer_command(run, placement, "agrpo.trainer.main", *_identity(attempt))
+    return _spec(run, "trainer", 0, command, trainer_env(placement, run.trainer.threads))
+
+
+def trainer_command(run: RunFile, placement: Placement, module: str, *arguments: str) -> tuple[str, ...]:
+    """A module with all the ranks of the run's trainer."""
     ranks = ("--nproc-per-node", str(run.trainer.ranks))
     launch: tuple[str, ...] = (sys.executable,)
     if run.trainer.ranks > 1 and placement.on_gpu:
@@ -47,10 +52,13 @@ def trainer(run: RunFile, attempt: Attempt, placement: Placement) -> ChildSpec:
         launch = (sys.executable, "-m", "accelerate.commands.launch", *count)
     elif run.trainer.ranks > 1:
         launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", *ranks)
+    return (*launch, "-m", module, *arguments)
+
+
+def trainer_env(placement: Placement, threads: int | None) -> dict[str, str]:
+    """GPUs and CPU threads of each rank."""
     env = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, placement.trainer))}
-    if run.trainer.threads is not None:
-        env["OMP_NUM_THREADS"] = str(run.trainer.threads)
-    return _spec(run, "trainer", 0, (*launch, *program), env)
+    return env if threads is None else env | {"OMP_NUM_THREADS": str(threads)}
 
 
 def _server_settings(run: RunFile, index: int, placement: Placement, port: int) -> ServerSettings:

@@ -75,6 +75,27 @@ def finish(attempt: Attempt, step: int, weight_digest: str, values: Mapping[str,
         return "different"
 
 
+def digests(store: Store, run_id: str) -> dict[int, str]:
+    """Digest of the weights that each finished step made."""
+    query = select(_steps.step, _steps.weight_digest).where(_steps.run_id == run_id, _steps.weight_digest.is_not(None))
+    with store.read() as connection:
+        return {row[0]: row[1] for row in connection.execute(query)}
+
+
+def pruned(store: Store, run_id: str, after: int, until: int) -> int | None:
+    """The last step in (after, until] some of whose tokens are no longer there; None: all can be made again."""
+    groups, samples = schema.groups.c, schema.samples.c
+    query = (
+        select(func.max(_step_samples.step))
+        .join(schema.samples, samples.id == _step_samples.sample_id)
+        .join(schema.groups, groups.id == samples.group_id)
+        .where(_step_samples.run_id == run_id, _step_samples.step > after, _step_samples.step <= until)
+        .where(groups.pruned_at.is_not(None))
+    )
+    with store.read() as connection:
+        return connection.execute(query).scalar()
+
+
 def last_recorded(store: Store, run_id: str) -> int:
     """The last step whose samples are fixed; 0 for none."""
     with store.read() as connection:

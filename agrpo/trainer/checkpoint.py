@@ -50,20 +50,8 @@ class CheckpointShelf:
         index = runs.trained_prompt_index(self._attempt.store, self._attempt.run_id, step)
         (filled / ROLLOUT_STATE).write_text(json.dumps({"trained_prompt_index": index}))
         self._reached("filled")
-        manifest = {
-            str(path.relative_to(filled)): {"size": path.stat().st_size, "digest": _sync_and_digest(path)}
-            for path in _files(filled)
-        }
-        _sync_folders(filled)
-        self._reached("synced")
         final = self._root / f"checkpoint-{step}"
-        shutil.rmtree(final, ignore_errors=True)  # nobody names it, or it was damaged
-        self._reached("cleared")
-        filled.rename(final)
-        _sync_folder(self._root)
-        self._reached("renamed")
-        digest = self._mark(final, manifest)
-        self._reached("marked")
+        digest = seal(filled, final, self._reached)
         checkpoints.commit(self._attempt, step, str(final), digest)
         self._reached("committed")
         shutil.rmtree(self._root / f"tmp-{step}", ignore_errors=True)
@@ -90,19 +78,27 @@ class CheckpointShelf:
             checkpoints.forget(self._attempt, row.step)
             shutil.rmtree(row.path, ignore_errors=True)
 
-    def _mark(self, final: Path, manifest: dict[str, dict[str, object]]) -> str:
-        text = json.dumps(manifest, indent=1, sort_keys=True)
-        unfinished = final / f".{MARKER}"
-        unfinished.write_text(text)
-        _sync_and_digest(unfinished)
-        self._reached("marker written")
-        unfinished.rename(final / MARKER)
-        _sync_folder(final)
-        return xxhash.xxh3_128_hexdigest(text.encode())
-
     def _unnamed(self, named: set[str]) -> list[Path]:
         folders = [*self._root.glob("checkpoint-*"), *self._root.glob("tmp-*")]
         return sorted(path for path in folders if path.name not in named)
+
+
+def seal(filled: Path, final: Path, reached: Callable[[str], None] = lambda boundary: None) -> str:
+    """Make a filled folder the complete checkpoint `final`, whatever was there; returns the digest of its marker."""
+    manifest = {
+        str(path.relative_to(filled)): {"size": path.stat().st_size, "digest": _sync_and_digest(path)}
+        for path in _files(filled)
+    }
+    _sync_folders(filled)
+    reached("synced")
+    shutil.rmtree(final, ignore_errors=True)  # nobody names it, or it was damaged
+    reached("cleared")
+    filled.rename(final)
+    _sync_folder(final.parent)
+    reached("renamed")
+    digest = _mark(final, manifest, reached)
+    reached("marked")
+    return digest
 
 
 def damage(folder: Path, digest: str) -> str | None:
@@ -122,6 +118,17 @@ def damage(folder: Path, digest: str) -> str | None:
         if _digest(path) != facts["digest"]:
             return f"{name} has other content"
     return None
+
+
+def _mark(final: Path, manifest: dict[str, dict[str, object]], reached: Callable[[str], None]) -> str:
+    text = json.dumps(manifest, indent=1, sort_keys=True)
+    unfinished = final / f".{MARKER}"
+    unfinished.write_text(text)
+    _sync_and_digest(unfinished)
+    reached("marker written")
+    unfinished.rename(final / MARKER)
+    _sync_folder(final)
+    return xxhash.xxh3_128_hexdigest(text.encode())
 
 
 def _files(folder: Path) -> list[Path]:

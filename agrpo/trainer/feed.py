@@ -10,7 +10,7 @@ from agrpo.errors import BadInput
 from agrpo.metrics import Window
 from agrpo.packing.planner import Limits, MicroBatch, StepPlan, plan_step
 from agrpo.packing.shapes import Sample
-from agrpo.store import Attempt, policies, processes, runs, samples, steps, workers
+from agrpo.store import Attempt, Store, policies, processes, runs, samples, steps, workers
 from agrpo.store.samples import PendingSample
 from agrpo.store.steps import StepRow
 from agrpo.trainer.stopping import StopSwitch
@@ -84,7 +84,7 @@ class Feed:
         if self._stopped():
             return "stopped"
         if step <= self._last_recorded:
-            return self._recorded(step)
+            return recorded_order(self._attempt.store, self._attempt.run_id, step, self._pace.limits.num_ranks)
         begun = time.monotonic()
         while True:
             decided = self._decide(step)
@@ -152,15 +152,6 @@ class Feed:
         steps.record(self._attempt, step, rows, version)
         return StepOrder(step, plan.micro_batches)
 
-    def _recorded(self, step: int) -> StepOrder:
-        """The recorded members, in their places."""
-        members = steps.rows(self._attempt.store, self._attempt.run_id, step)
-        sequences = samples.load(self._attempt.store, [member.sample_id for member in members])
-        known = {s.sample_id: Sample(s.sample_id, s.group_id, s.num_tokens, s.num_trained) for s in sequences}
-        ids = arrange(members, self._pace.limits.num_ranks)
-        rows = tuple(tuple(tuple(known[i] for i in row) for row in micro_batch) for micro_batch in ids)
-        return StepOrder(step, rows, is_replay=True)
-
     def _measure(self, pending: Sequence[PendingSample], plan: StepPlan) -> None:
         version = policies.current_version(self._attempt.store, self._attempt.run_id)
         taken = {sample.sample_id for sample in plan.samples}
@@ -187,6 +178,16 @@ class Feed:
 
 def _for_planner(sample: PendingSample) -> Sample:
     return Sample(sample.sample_id, sample.group_id, sample.num_tokens, sample.num_trained)
+
+
+def recorded_order(store: Store, run_id: str, step: int, num_ranks: int) -> StepOrder:
+    """A recorded step with its members in their places."""
+    members = steps.rows(store, run_id, step)
+    sequences = samples.load(store, [member.sample_id for member in members])
+    known = {s.sample_id: Sample(s.sample_id, s.group_id, s.num_tokens, s.num_trained) for s in sequences}
+    ids = arrange(members, num_ranks)
+    rows = tuple(tuple(tuple(known[i] for i in row) for row in micro_batch) for micro_batch in ids)
+    return StepOrder(step, rows, is_replay=True)
 
 
 def arrange(members: Sequence[StepRow], num_ranks: int) -> tuple[tuple[tuple[int, ...], ...], ...]:

@@ -20,12 +20,12 @@ from agrpo.trainer import ranks
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 from agrpo.trainer.clock import StepClock
 from agrpo.trainer.completions import print_completions
+from agrpo.trainer.duties import Duties
 from agrpo.trainer.feed import StepOrder
 from agrpo.trainer.measures import Measures
 from agrpo.trainer.policy_model import fuse_head, ready_tokenizer, router_coefficient
 from agrpo.trainer.row_loss import RowLoss, to_device
 from agrpo.trainer.stopping import StopRequested, StopSwitch
-from agrpo.trainer.work import RunWork
 
 ENDLESS = 1 << 31
 """Steps of a run that ends with its data."""
@@ -46,7 +46,7 @@ class StoreTrainer(Trainer):
     ) -> None:
         self.measures = Measures()
         self.stop = StopSwitch()
-        self._work: RunWork | None = None
+        self._work: Duties | None = None
         self._order: StepOrder | None = None
         self._closed_step = self._saved_step = 0
         self._folder: Path | None = None
@@ -63,7 +63,7 @@ class StoreTrainer(Trainer):
         if self.args.n_gpu > 1:
             raise BadInput(f"{self.args.n_gpu} GPUs in one process: start one process a GPU with accelerate launch")
 
-    def train_in(self, work: RunWork) -> TrainOutput:
+    def train_in(self, work: Duties) -> TrainOutput:
         """Train until the run's end, its data's end or a stop; the last finished step is then in a checkpoint.
 
         `work` is what rank 0 and the others do for the run beside computing. Raises what it raises.
@@ -205,7 +205,7 @@ class StoreTrainer(Trainer):
         return self.model
 
     @property
-    def _run(self) -> RunWork:
+    def _run(self) -> Duties:
         if self._work is None:
             raise BadInput("this trainer is not attached to a run: call train()")
         return self._work

@@ -1,0 +1,33 @@
+"""A launcher without Prefect: `python -m tests.worlds.bare_launcher RUN.yaml` does what the flow does, and no more."""
+
+import sys
+from pathlib import Path
+
+from agrpo import runfile
+from agrpo.launch.attach import attach
+from agrpo.runfile import config_hash, stored_config
+from agrpo.session.session import Session
+from agrpo.store import Store
+
+
+def main(path: Path) -> None:
+    """Attach to the run, start what is missing, wait for the end."""
+    run = runfile.load(path)
+    store = Store.open(run.store_url)
+    found = attach(store, run.name, stored_config(run), config_hash(run), run.run_dir, max_attempts=10_000)
+    if found.attempt is None:
+        return
+    with Session(run, found.attempt) as session:
+        for index in range(session.num_servers):
+            session.start_server(index)
+        for index in range(run.workers.count):
+            session.start_worker(index)
+        session.start_trainer()
+        step = session.checkpoint_step()
+        while not session.is_trained():
+            step = session.wait_for_checkpoint(step)
+        session.publish()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

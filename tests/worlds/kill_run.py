@@ -1,0 +1,139 @@
+"""A run of real processes with a tiny model and a server of made-up tokens, whose processes may be killed any time."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import yaml
+
+from agrpo.launch.supervisor import read_stat
+from agrpo.store import Store, processes, runs
+from tests.worlds.tiny_model import make_tiny_model
+
+NAME = "killed"
+ROOT = Path(__file__).parents[2]
+
+ROWS = '''
+"""Prompts of one number; the reward depends on nothing but the tokens."""
+
+
+def rows():
+    return [{"prompt": [{"role": "user", "content": str(number)}]} for number in range(NUM_ROWS)]
+
+
+def remainder(completion_ids, **columns):
+    return [sum(ids) % 7 / 7 for ids in completion_ids]
+'''
+
+
+class KillRun:
+    """A folder, a server process, and a launcher that is started again whenever it was killed."""
+
+    def __init__(self, folder: Path, url: str | None = None, num_rows: int = 1000, **trainer: Any) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        make_tiny_model(folder / "model")
+        (folder / "rows.py").write_text(ROWS.replace("NUM_ROWS", str(num_rows)))
+        self.store_url = url or f"sqlite:///{folder}/runs/agrpo.db"
+        (folder / "run.yaml").write_text(yaml.safe_dump(self._content(trainer)))
+        self.store = Store.open(self.store_url)
+        self.store.migrate()
+        self.server: subprocess.Popen[bytes] | None = None
+        self.launcher: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "KillRun":
+        self.start_server()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.launcher is not None and self.launcher.poll() is None:
+            self.launcher.terminate()
+            self.launcher.wait(30)
+        if self.server is not None:
+            self.server.kill()
+            self.server.wait()
+        self.store.close()
+
+    def _content(self, trainer: dict[str, Any]) -> dict[str, Any]:
+        small = {"num_generations": 4, "max_completion_length": 16, "token_budget": 512, "groups_per_step": 2}
+        pace = {"learning_rate": 1e-3, "max_staleness": 2, "threads": 1, "gradient_checkpointing": False}
+        return {
+            "name": NAME,
+            "model": {"path": "./model"},
+            "data": {"rows": "rows.py:rows"},
+            "rewards": ["rows.py:remainder"],
+            "trainer": {**small, **pace, "save_steps": 3, "save_total_limit": 2, "probe_tolerance": 1e9, **trainer},
+            "servers": {"urls": [f"http://127.0.0.1:{self.port}"]},
+            "store": {"url": self.store_url},
+            "limits": {"restarts": 10_000, "max_attempts": 10_000, "backoff_s": 0.05},
+        }
+
+    def start_server(self) -> None:
+        """Start the server of made-up tokens; a new one has none of the run's weights."""
+        self.server = self._python("-m", "tests.worlds.token_server", str(self.port))
+
+    def start(self) -> None:
+        """Start the launcher."""
+        self.launcher = self._python("-m", "tests.worlds.bare_launcher", "run.yaml")
+
+    def _python(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        env.pop("AGRPO_DATABASE_URL", None)
+        with (self.folder / "launcher.log").open("a") as log:
+            return subprocess.Popen([sys.executable, *arguments], cwd=self.folder, env=env, stdout=log, stderr=log)
+
+    def log(self) -> str:
+        """What launcher and server printed, and the ends of the logs of the run's processes."""
+        logs = sorted((self.folder / "runs" / NAME / "logs").glob("*.log"))
+        return (self.folder / "launcher.log").read_text() + "".join(f"\n{p}:\n{p.read_text()[-3000:]}" for p in logs)
+
+    def step(self) -> int:
+        """Last finished step."""
+        found = runs.find_run(self.store, NAME)
+        return found.step if found else 0
+
+    def alive(self) -> dict[str, int]:
+        """Process id of each kind that runs; a process that was killed a moment ago may still be listed."""
+        return {process.kind: process.pid for process in processes.live(self.store, NAME)}
+
+    def wait(self, what: str, true: Callable[[], bool], limit_s: float = 120.0) -> None:
+        """Wait until it is true; a launcher that ended otherwise than by a kill is an error."""
+        deadline = time.monotonic() + limit_s
+        while not true():
+            assert time.monotonic() < deadline, f"not in {limit_s:.0f} s: {what}\n{self.log()}"
+            self.keep_up()
+            time.sleep(0.02)
+
+    def keep_up(self) -> None:
+        """Start again what was killed."""
+        assert self.launcher is not None and self.server is not None
+        ended = self.launcher.poll()
+        assert ended in (None, 0, -signal.SIGKILL), f"the launcher ended with {ended}\n{self.log()}"
+        if ended == -signal.SIGKILL:
+            self.start()
+        if self.server.poll() is not None:
+            self.start_server()
+
+    def kill_one(self, random: Random) -> str:
+        """SIGKILL for a process of the run, its server, its launcher or a supervisor; what it was."""
+        assert self.launcher is not None and self.server is not None
+        victims = {"launcher": self.launcher.pid, "server": self.server.pid}
+        for kind, pid in self.alive().items():
+            stat = read_stat(pid)
+            if stat is not None:
+                victims[kind] = pid
+                victims[f"supervisor of {kind}"] = stat.parent
+        name = random.choice(sorted(victims))
+        if victims[name] > 1:
+            os.kill(victims[name], signal.SIGKILL)
+        return name
