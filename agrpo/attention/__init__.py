@@ -7,6 +7,6 @@ start each segment of the tree where its parent ended.
 """
 
 from agrpo.attention.backends import BACKENDS, Backend, Needs, choose, load
-from agrpo.attention.install import TreeAttention, install, needs_of
+from agrpo.attention.install import TreeAttention, install, needs_of, tree_attention
 
-__all__ = ["BACKENDS", "Backend", "Needs", "TreeAttention", "choose", "install", "load", "needs_of"]
+__all__ = ["BACKENDS", "Backend", "Needs", "TreeAttention", "choose", "install", "load", "needs_of", "tree_attention"]

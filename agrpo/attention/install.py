@@ -1,6 +1,7 @@
 """Switch a model to trees, and refuse the models for which that would not be exact."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,18 @@ def install(model: PreTrainedModel, name: str | None = None, *, needs: Needs | N
     AttentionInterface.register(registered, _bridge(backend))
     model.set_attn_implementation(registered)
     return TreeAttention(chosen, backend, recurrent)
+
+
+@contextmanager
+def tree_attention(
+    model: PreTrainedModel, name: str | None = None, *, needs: Needs | None = None
+) -> Iterator[TreeAttention]:
+    """`install` for the length of a block; afterwards attention is what it was (Gated DeltaNet layers stay replaced)."""
+    before = model.config._attn_implementation
+    try:
+        yield install(model, name, needs=needs)
+    finally:
+        model.set_attn_implementation(before)
 
 
 def needs_of(model: PreTrainedModel) -> Needs:

@@ -62,14 +62,14 @@ def assert_exact(kind: str, dtype: torch.dtype, samples: list[Sample]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS + HYBRIDS)
 @given(samples=forests())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_float64(kind: str, samples: list[Sample]) -> None:
     assert_exact(kind, torch.float64, samples)
 
 
 @pytest.mark.parametrize("kind", KINDS + HYBRIDS)
 @given(samples=forests())
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_float32(kind: str, samples: list[Sample]) -> None:
     assert_exact(kind, torch.float32, samples)
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GptOssConfig, LlamaConfig, MambaConfig
 
-from agrpo.attention import install
+from agrpo.attention import install, tree_attention
 from agrpo.attention.deltanet import TreeGatedDeltaNet
 from agrpo.errors import BadInput
 from tests.worlds.tiny_models import tiny
@@ -45,3 +45,11 @@ def test_replaced_layers_keep_their_names_and_parameters() -> None:
     after = dict(model.named_parameters())
     assert list(before) == list(after) and all(before[name] is after[name] for name in before)
     assert sum(isinstance(module, TreeGatedDeltaNet) for module in model.modules()) == 2
+
+
+def test_after_the_block_attention_is_what_it_was() -> None:
+    model, tokens = tiny("qwen3", torch.float32, attention="sdpa"), torch.tensor([[1, 2, 3]])
+    before = model(tokens).logits
+    with tree_attention(model) as attention:
+        assert attention.name == "tree_cpu"
+    assert torch.equal(model(tokens).logits, before)
