@@ -1,5 +1,6 @@
 """The run file: one strict model for YAML, the command line and Prefect's form."""
 
+import copy
 import hashlib
 import json
 import os
@@ -82,6 +83,14 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> RunFile:
     for override in overrides:
         _override(given, override)
     return parse(given, str(path))
+
+
+def changed(stored: dict[str, Any], overrides: Iterable[str], source: str) -> RunFile:
+    """Settings as the store keeps them, with overrides applied. Raises BadInput."""
+    given = copy.deepcopy(stored)
+    for override in overrides:
+        _override(given, override)
+    return parse(given, source)
 
 
 def parse(given: dict[str, Any], source: str) -> RunFile:

@@ -7,6 +7,7 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 from agrpo import runfile
+from agrpo.cli.fork import fork_run
 from agrpo.cli.replay import print_replay
 from agrpo.cli.runs import print_runs
 from agrpo.cli.show import print_run
@@ -152,6 +153,27 @@ def replay(
         Print one JSON object with the digest of every step.
     """
     return print_replay(store, run, to_step, from_step, check, output, as_json)
+
+
+@app.command
+def fork(run: str, *, step: int, name: str, override: Overrides = (), store: StoreUrl = None) -> int:
+    """Make a new run that begins where another one was after a step; it shares the rows up to there.
+
+    Example: agrpo fork quickstart --step 10 --name warmer --set trainer.temperature=1.2
+
+    Parameters
+    ----------
+    step
+        The last step that both runs share; 0 shares none.
+    name
+        Name of the new run.
+    override
+        A setting to change, as section.key=value; may be given again.
+    store
+        The store's URL, where it is neither AGRPO_DATABASE_URL nor the default.
+    """
+    print(fork_run(store, run, step, name, override))
+    return 0
 
 
 def _run(run: runfile.RunFile, as_json: bool) -> int:

@@ -101,6 +101,11 @@ def seal(filled: Path, final: Path, reached: Callable[[str], None] = lambda boun
     return digest
 
 
+def marker_digest(folder: Path) -> str:
+    """The digest of a complete checkpoint, as the store names it."""
+    return xxhash.xxh3_128_hexdigest((folder / MARKER).read_bytes())
+
+
 def damage(folder: Path, digest: str) -> str | None:
     """What is wrong with a checkpoint; None when every byte is there."""
     try:

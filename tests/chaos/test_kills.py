@@ -1,40 +1,61 @@
 """Real processes, killed at random times: nothing is lost, nothing trained twice, and the weights are the ledger's."""
 
-import json
 import time
-from pathlib import Path
+from collections.abc import Iterator
 from random import Random
 
 import pytest
 
+from agrpo.cli.fork import fork_run
 from agrpo.session.replays import replay_run
 from agrpo.store import groups, runs
 from agrpo.store.verify import verify
 from tests.worlds.kill_run import NAME, KillRun
 
 NUM_KILLS = 20
-NUM_STEPS = 30
+NUM_STEPS = 25
+SEED = 4
 
 
-def test_twenty_kills_at_random_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    random, killed = Random(4), []
-    with KillRun(tmp_path, max_steps=NUM_STEPS) as run:
-        run.start()
-        run.wait("the first process", lambda: bool(run.alive()))
-        seen: dict[int, tuple[str, int | None]] = {}
-        for _ in range(NUM_KILLS):
-            until = time.monotonic() + random.uniform(0.2, 6.0)
-            run.wait("the next kill", lambda until=until: time.monotonic() > until)
-            # What is finished now must be there in the end, in the same place.
-            seen |= {g.id: (g.status, g.ready_order) for g in groups.groups(run.store, NAME) if g.ready_order}
-            killed.append(run.kill_one(random))
-        run.wait("the end", lambda: run.launcher is not None and run.launcher.poll() == 0, limit_s=240)
-        assert (runs.get_run(run.store, NAME).status, run.step()) == ("finished", NUM_STEPS), run.log()
-        print(f"killed: {', '.join(killed)}")
-        found = {g.id: (g.status, g.ready_order) for g in groups.groups(run.store, NAME)}
-        lost = [id for id, (_, order) in seen.items() if found[id][1] != order]
-        assert lost == []
-        assert verify(run.store, NAME).problems == []
-        monkeypatch.chdir(tmp_path)
-        again = replay_run(run.store, NAME, NUM_STEPS)
-        assert (again.verdict, len(again.checks)) == ("equal", NUM_STEPS), json.dumps(str(again.first_difference))
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillRun]:
+    """One run for all tests of this file, which are its chapters."""
+    with KillRun(tmp_path_factory.mktemp("killed"), max_steps=NUM_STEPS) as run:
+        yield run
+
+
+def test_a_run_survives_kills_at_random_times_without_losing_a_group(run: KillRun) -> None:
+    random, killed = Random(SEED), []
+    run.start()
+    run.wait("the first process", lambda: bool(run.alive()))
+    finished: dict[int, int] = {}
+    for _ in range(NUM_KILLS):
+        until = time.monotonic() + random.uniform(0.2, 5.0)
+        run.wait("the next kill", lambda until=until: time.monotonic() > until)
+        finished |= {group.id: group.ready_order for group in groups.groups(run.store, NAME) if group.ready_order}
+        killed.append(run.kill_one(random))
+    run.wait("the end", lambda: run.launcher is not None and run.launcher.poll() == 0, limit_s=240)
+    print(f"killed: {', '.join(killed)}")
+    assert (runs.get_run(run.store, NAME).status, run.step()) == ("finished", NUM_STEPS), run.log()
+    found = {group.id: group.ready_order for group in groups.groups(run.store, NAME)}
+    assert {id: found.get(id) for id in finished} == finished
+    assert verify(run.store, NAME).problems == []
+
+
+def test_its_weights_are_those_of_the_same_ledger_without_a_kill(run: KillRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run.folder)
+    again = replay_run(run.store, NAME, NUM_STEPS)
+    assert (again.verdict, again.first_difference, len(again.checks)) == ("equal", None, NUM_STEPS)
+
+
+def test_a_fork_goes_on_from_a_step_without_a_checkpoint(run: KillRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run.folder)
+    changes = [f"trainer.max_steps={NUM_STEPS + 1}", "trainer.learning_rate=2e-3"]
+    said = fork_run(run.store_url, NAME, NUM_STEPS - 2, "fork", changes)
+    assert said.endswith("agrpo resume fork")
+    run.start("fork")
+    run.wait("the fork's end", lambda: run.launcher is not None and run.launcher.poll() == 0)
+    assert runs.get_run(run.store, "fork").step == NUM_STEPS + 1, run.log()
+    assert verify(run.store, "fork").problems == verify(run.store, NAME).problems == []
+    again = replay_run(run.store, "fork", NUM_STEPS + 1)
+    assert (again.verdict, again.first_difference, len(again.checks)) == ("equal", None, NUM_STEPS + 1)

@@ -1,4 +1,7 @@
-"""A launcher without Prefect: `python -m tests.worlds.bare_launcher RUN.yaml` does what the flow does, and no more."""
+"""A launcher without Prefect: `python -m tests.worlds.bare_launcher RUN.yaml` does what the flow does, and no more.
+
+A second argument names another run of the same store to continue, as `agrpo resume` does.
+"""
 
 import sys
 from pathlib import Path
@@ -7,13 +10,15 @@ from agrpo import runfile
 from agrpo.launch.attach import attach
 from agrpo.runfile import config_hash, stored_config
 from agrpo.session.session import Session
-from agrpo.store import Store
+from agrpo.store import Store, runs
 
 
-def main(path: Path) -> None:
+def main(path: Path, name: str | None = None) -> None:
     """Attach to the run, start what is missing, wait for the end."""
     run = runfile.load(path)
     store = Store.open(run.store_url)
+    if name is not None:
+        run = runfile.changed(runs.get_run(store, name).config, [f"store.url={run.store_url}"], name)
     found = attach(store, run.name, stored_config(run), config_hash(run), run.run_dir, max_attempts=10_000)
     if found.attempt is None:
         return
@@ -30,4 +35,4 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

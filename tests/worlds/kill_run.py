@@ -82,9 +82,9 @@ class KillRun:
         """Start the server of made-up tokens; a new one has none of the run's weights."""
         self.server = self._python("-m", "tests.worlds.token_server", str(self.port))
 
-    def start(self) -> None:
-        """Start the launcher."""
-        self.launcher = self._python("-m", "tests.worlds.bare_launcher", "run.yaml")
+    def start(self, *name: str) -> None:
+        """Start the launcher, for another run of the store where one is named."""
+        self.launcher = self._python("-m", "tests.worlds.bare_launcher", "run.yaml", *name)
 
     def _python(self, *arguments: str) -> "subprocess.Popen[bytes]":
         env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
