@@ -20,6 +20,16 @@ def kind_of(name: str) -> Kind:
     return "mean"
 
 
+def weight_name(name: str) -> str:
+    """Where a group's measurements say for how many things the mean `name` stands, if not for its rollouts."""
+    return f"weight:{name}"
+
+
+def is_weight(name: str) -> bool:
+    """Whether a measurement is such a number."""
+    return name.startswith("weight:")
+
+
 @dataclass(slots=True)
 class _Tally:
     """A sum, an extreme, or the two parts of a quotient."""

@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,6 +16,7 @@ from agrpo.callables import resolve_callable
 from agrpo.errors import BadInput
 from agrpo.settings import (
     DataSettings,
+    EnvironmentSettings,
     LimitSettings,
     ModelSettings,
     Section,
@@ -28,7 +29,16 @@ from agrpo.trainer_settings import TrainerSettings
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
-__all__ = ["RunFile", "config_hash", "load", "load_dataset", "resolve_callable", "stored_config", "training_arguments"]
+__all__ = [
+    "RunFile",
+    "config_hash",
+    "environment_factory",
+    "load",
+    "load_dataset",
+    "resolve_callable",
+    "stored_config",
+    "training_arguments",
+]
 
 # Limits and the store's place may change between two attempts: they do not change what is learnt.
 _NOT_HASHED = {"limits", "store"}
@@ -40,9 +50,15 @@ class RunFile(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
     """The run's name. The same name with the same settings continues the run."""
     model: ModelSettings
-    data: DataSettings
+    data: DataSettings | None = None
+    """The prompts; left out where the environment owns the data."""
     rewards: list[str] = Field(default=[])
     """Import paths of the reward functions, as "package.module:name" or "folder/file.py:name"; their sum counts."""
+    tools: list[str] = Field(default=[])
+    """Import paths of functions that the model may call."""
+    environment: EnvironmentSettings = EnvironmentSettings()
+    loop: str | None = None
+    """Import path of a subclass of AsyncRolloutLoop; None: the loop of agrpo."""
     trainer: TrainerSettings = TrainerSettings()
     servers: ServerSettings = ServerSettings()
     workers: WorkerSettings = WorkerSettings()
@@ -53,8 +69,16 @@ class RunFile(Section):
 
     @model_validator(mode="after")
     def _need_a_reward(self) -> Self:
-        if not self.rewards:
+        if not self.rewards and not self.environment.paths and self.loop is None:
             raise ValueError("no reward; list at least one function under 'rewards'")
+        return self
+
+    @model_validator(mode="after")
+    def _need_data(self) -> Self:
+        if self.data is None and self.environment.factory is None:
+            raise ValueError("no data; describe the prompts under 'data', or name an environment that gives them")
+        if self.data is None and self.trainer.max_steps <= 0:
+            raise ValueError("no end; set trainer.max_steps, as the environment's data has none")
         return self
 
     @property
@@ -157,24 +181,37 @@ def training_arguments(run: RunFile) -> dict[str, Any]:
     return {"output_dir": str(run.run_dir), "run_name": run.name, **run.trainer.arguments()}
 
 
-def load_dataset(run: RunFile) -> "Dataset | IterableDataset":
-    """The rows to train on, in order, each with a `prompt`. Raises BadInput when there are none."""
+def load_dataset(run: RunFile) -> "Dataset | IterableDataset | None":
+    """The rows to train on, in order, each with a `prompt` unless an environment gives it; None without `data`.
+
+    Raises BadInput when there are none.
+    """
     import datasets
 
     data = run.data
+    if data is None:
+        return None
     if data.rows is not None:
         rows: Any = resolve_callable(data.rows)()
-        loaded = rows if isinstance(rows, datasets.Dataset | datasets.IterableDataset) else _from_list(data.rows, rows)
+        is_dataset = isinstance(rows, datasets.Dataset | datasets.IterableDataset)
+        loaded = rows if is_dataset else _from_list(data.rows, rows, bool(run.environment.paths))
     else:
         loaded = _from_path(data)
     return loaded if data.limit is None else loaded.take(data.limit)
 
 
-def _from_list(source: str, rows: Iterable[dict[str, Any]]) -> "Dataset":
+def environment_factory(run: RunFile) -> Callable[[], Any] | dict[str, Callable[[], Any]] | None:
+    """What the `environment` section names: a factory, several by name, or None."""
+    if run.environment.factory is not None:
+        return resolve_callable(run.environment.factory)
+    return {name: resolve_callable(path) for name, path in run.environment.factories.items()} or None
+
+
+def _from_list(source: str, rows: Iterable[dict[str, Any]], has_environment: bool) -> "Dataset":
     import datasets
 
     listed = list(rows)
-    if not listed or not all(isinstance(row, dict) and "prompt" in row for row in listed):
+    if not listed or not all(isinstance(row, dict) and ("prompt" in row or has_environment) for row in listed):
         raise BadInput(
             f"data.rows: {source} must return rows that are mappings with a 'prompt'; it returned {len(listed)} rows"
         )

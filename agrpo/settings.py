@@ -80,6 +80,28 @@ class DataSettings(Section):
         return self
 
 
+class EnvironmentSettings(Section):
+    """Objects with a state for every rollout; their public methods are tools."""
+
+    factory: str | None = None
+    """Import path of a class, or of a function that returns an instance, as "package.module:Name"."""
+    factories: dict[str, str] = Field(default={})
+    """Several by name; the dataset's column `environment` chooses among them."""
+    isolation: Literal["thread", "process"] = "thread"
+    """`process` gives every instance a process of its own, for code that blocks, leaks or dies."""
+
+    @model_validator(mode="after")
+    def _need_at_most_one(self) -> Self:
+        if self.factory is not None and self.factories:
+            raise ValueError("'factory' and 'factories' both name environments; keep one of them")
+        return self
+
+    @property
+    def paths(self) -> list[str]:
+        """Every import path that is named."""
+        return [*self.factories.values(), *([] if self.factory is None else [self.factory])]
+
+
 class ServerSettings(Section):
     """The vLLM servers that generate: started by the run, or given by URL and then never stopped."""
 

@@ -101,6 +101,12 @@ class TrainerSettings(Section):
     """Silence after which the worker is given up, in seconds."""
     reward_timeout_s: float = Field(default=60.0, gt=0)
     """Limit of one call of a reward function, in seconds."""
+    tool_timeout_s: float = Field(default=60.0, gt=0)
+    """Limit of one call of a tool, in seconds."""
+    reset_timeout_s: float = Field(default=120.0, gt=0)
+    """Limit of making an environment, and of each reset, in seconds."""
+    get_reward_timeout_s: float = Field(default=60.0, gt=0)
+    """Limit of an environment's get_reward, in seconds."""
     probe_steps: int = Field(default=50, ge=0)
     """Published versions between two comparisons of server and trainer; 0: only after the first."""
     probe_tolerance: float | None = Field(default=None, gt=0)

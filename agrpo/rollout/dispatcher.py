@@ -150,8 +150,10 @@ class Dispatcher:
         except GroupFailed as failure:
             await self._skip(claim, prompt, failure.reason, str(failure))
             return
-        for _ in generated.rollouts:
+        for _ in generated.members:
             self._cap.completed()
+        for words in generated.failures:
+            await self._ledger.note("rollout_failed", f"row {prompt.row_index} goes on without a rollout: {words}")
         complete_at = time.monotonic()
         await self._scoring.put((generated, complete_at))
         self._gauges.read("rollout/score_block_s", time.monotonic() - complete_at)
@@ -191,7 +193,7 @@ class Dispatcher:
             rewards = None
             row_index = generated.prompt.row_index
             await self._ledger.note("unscored", f"row {row_index} is left out: no answer from {outage}")
-        times = Times(generated.rollout_s, score_wait_s=begin - complete_at, score_s=time.monotonic() - begin)
+        times = Times(generated.seconds, score_wait_s=begin - complete_at, score_s=time.monotonic() - begin)
         await self._ledger.commit(finished(generated, self._loop, rewards, times))
         self._group_size.add(num_sample_tokens(generated.group))
         await self._settle()
@@ -233,6 +235,7 @@ class Dispatcher:
         self._gauges.total("rollout/vllm_retry_count", self._pool.num_retries)
         self._gauges.total("rollout/reward_retry_count", self._scorer.num_retries)
         self._gauges.total("rollout/rollout_retry_count", self._generator.num_retries)
+        self._gauges.total("tools/abandoned_thread_count", self._loop.threads.num_abandoned)
         await self._ledger.window(self._gauges.take())
 
     async def _refresh(self) -> None:

@@ -3,20 +3,25 @@
 import asyncio
 import copy
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from agrpo.advantages import check_advantages, has_signal, total_rewards
+from agrpo.environments.pool import EnvironmentPool, Visit
 from agrpo.errors import BadInput, MalformedAnswer, PromptTooLong, RequestRefused, ServerOutage
-from agrpo.records import GroupCommit, Rollout, RolloutGroup, ScoredRollout
+from agrpo.records import GroupCommit, Message, Rollout, RolloutGroup, ScoredRollout
 from agrpo.rollout.loop import AsyncRolloutLoop, RolloutPlace, rollout_place
 from agrpo.rollout.outages import is_outage
 from agrpo.rollout.prompts import Prompt
 from agrpo.rollout.slots import Slots
 from agrpo.rollout.stats import Times, group_stats
+from agrpo.rollout.threads import CallOverran
+from agrpo.rollout.tool_stats import environment_stats, tool_stats
 from agrpo.sequences import build_sequences
+from agrpo.tools.tally import ToolTally
 
 RETRY_DELAYS_S = (1.0, 2.0, 4.0, 8.0)
 REFUSAL_WINDOW_S = 1.0
@@ -32,76 +37,134 @@ class GroupFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """One rollout that came back."""
+
+    messages: list[Message]
+    """Its prompt, with what its environment said."""
+    rollout: Rollout
+    seconds: float
+    """Dispatch to collection."""
+    tally: ToolTally
+    visit: Visit | None
+
+
+@dataclass(frozen=True, slots=True)
 class GeneratedGroup:
-    """A complete group before scoring."""
+    """A group with the members that came back, before scoring."""
 
     prompt: Prompt
     group: RolloutGroup
-    rollouts: list[Rollout]
-    rollout_s: tuple[float, ...]
-    """Dispatch to collection of each rollout, in seconds."""
+    members: list[Member]
+    failures: list[str] = field(default_factory=list)
+    """Why each of the other members failed."""
+    has_tools: bool = False
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """Dispatch to collection of each member."""
+        return tuple(member.seconds for member in self.members)
 
 
 class GroupGenerator:
     """Generates groups, each rollout in a slot of its own."""
 
-    def __init__(self, loop: AsyncRolloutLoop, run_id: str, slots: Slots) -> None:
+    def __init__(
+        self,
+        loop: AsyncRolloutLoop,
+        run_id: str,
+        slots: Slots,
+        tools: Sequence[Callable[..., Any]] = (),
+        environments: EnvironmentPool | None = None,
+    ) -> None:
         self.num_retries = 0
         self.num_open = 0
         """Rollouts of started groups that have not come back, with or without a slot."""
         self._loop = loop
         self._run_id = run_id
         self._slots = slots
+        self._tools = list(tools)
+        self._environments = environments
 
     async def generate(self, prompt: Prompt, group_id: int, version: Callable[[], int]) -> GeneratedGroup:
-        """All rollouts of a prompt; `version` is asked when the first one starts. Raises GroupFailed."""
+        """The rollouts of a prompt; `version` is asked when the first one starts.
+
+        A failed rollout leaves the group to the others. Raises GroupFailed when fewer than two can come back.
+        """
         num_generations = self._loop.config.num_generations
         versions: list[int] = []
-        tasks: list[asyncio.Task[tuple[Rollout, float]]] = []
+        failures: list[GroupFailed] = []
+        tasks: list[asyncio.Task[Member | None]] = []
         self.num_open += num_generations
         try:
             async with asyncio.TaskGroup() as members:
-                for member in range(num_generations):
-                    rollout = self._rollout(prompt, group_id, member, lambda: versions.append(version()))
-                    tasks.append(members.create_task(rollout))
+                for number in range(num_generations):
+                    member = self._member(prompt, group_id, number, lambda: versions.append(version()), failures)
+                    tasks.append(members.create_task(member))
                     tasks[-1].add_done_callback(self._close_one)
-                    if member == 0:
+                    if number == 0:
                         await asyncio.wait(tasks, timeout=REFUSAL_WINDOW_S)
         except BaseExceptionGroup as errors:
-            raise _failure(errors) from errors
+            raise root_error(errors) from errors
         finally:
             self.num_open -= num_generations - len(tasks)
-        rollouts, seconds = zip(*(task.result() for task in tasks), strict=True)
-        return _generated(prompt, group_id, versions[0], list(rollouts), seconds)
+        results = [task.result() for task in tasks]
+        came_back = [member for member in results if member is not None]
+        group = _group(prompt, group_id, versions[0], came_back)
+        has_tools = bool(self._tools) or self._environments is not None
+        return GeneratedGroup(prompt, group, came_back, [str(failure) for failure in failures], has_tools)
 
-    def _close_one(self, task: asyncio.Task[tuple[Rollout, float]]) -> None:
+    def _close_one(self, task: asyncio.Task[Member | None]) -> None:
         self.num_open -= 1
 
-    async def _rollout(
-        self, prompt: Prompt, group_id: int, member: int, started: Callable[[], None]
-    ) -> tuple[Rollout, float]:
+    async def _member(
+        self, prompt: Prompt, group_id: int, number: int, started: Callable[[], None], failures: list[GroupFailed]
+    ) -> Member | None:
+        """One rollout in its slot; None when it failed and the group can do without it."""
         async with self._slots:
             started()
             begin = time.monotonic()
-            rollout = await self._outlast(prompt, group_id, member)
-            return rollout, time.monotonic() - begin
-
-    async def _outlast(self, prompt: Prompt, group_id: int, member: int) -> Rollout:
-        """One rollout, generated again from its start after an outage or a malformed answer."""
-        num_malformed = 0
-        for delay in (*RETRY_DELAYS_S, None):
-            rollout_place.set(RolloutPlace(self._run_id, prompt.prompt_index, member))
+            place = RolloutPlace(self._run_id, prompt.prompt_index, number)
             try:
-                return _checked(await self._loop.generate_one(copy.deepcopy(prompt.messages), [], group_id))
+                return await self._outlast(prompt, group_id, place, begin)
             except Exception as error:
-                num_malformed += isinstance(error, MalformedAnswer)
-                retry = num_malformed == 1 if isinstance(error, MalformedAnswer) else _is_passing(error)
+                failure = _failure(error)
+                if failure is None:
+                    raise
+                failures.append(failure)
+                # What refuses the first request of one member refuses it of all.
+                hopeless = place.num_requests <= 1 and isinstance(error, RequestRefused | PromptTooLong)
+                if hopeless or self._loop.config.num_generations - len(failures) < 2:
+                    raise failure from error
+                return None
+
+    async def _outlast(self, prompt: Prompt, group_id: int, place: RolloutPlace, begin: float) -> Member:
+        """One rollout, generated again from its start after an outage, once after a bad answer or a hanging call."""
+        num_bad = 0
+        for delay in (*RETRY_DELAYS_S, None):
+            place.begin_again()
+            rollout_place.set(place)
+            try:
+                return await self._once(prompt, group_id, place, begin)
+            except Exception as error:
+                num_bad += isinstance(error, MalformedAnswer | CallOverran)
+                retry = num_bad == 1 if isinstance(error, MalformedAnswer | CallOverran) else _is_passing(error)
                 if not retry or delay is None:
                     error.add_note(f"in generate_one for row {prompt.row_index}: prompt {str(prompt.messages)[:500]}")
                     raise
             self.num_retries += 1
             await asyncio.sleep(delay)
         raise AssertionError("the last try returns or raises")
+
+    async def _once(self, prompt: Prompt, group_id: int, place: RolloutPlace, begin: float) -> Member:
+        if self._environments is None:
+            messages = copy.deepcopy(prompt.messages)
+            rollout = _checked(await self._loop.generate_one(messages, list(self._tools), group_id))
+            return Member(prompt.messages, rollout, time.monotonic() - begin, place.tally, None)
+        async with self._environments.visit(prompt.row, prompt.messages, place.tally) as visit:
+            tools = [*self._tools, *visit.environment.tools]
+            rollout = _checked(await self._loop.generate_one(copy.deepcopy(visit.messages), tools, group_id))
+        return Member(visit.messages, rollout, time.monotonic() - begin, place.tally, visit)
 
 
 def finished(
@@ -112,7 +175,7 @@ def finished(
     `rewards` by source are None for a group that an outage left unscored.
     """
     prompt, group = generated.prompt, generated.group
-    num_rollouts = len(generated.rollouts)
+    num_rollouts = len(generated.members)
     advantages, drop_reason = np.zeros(num_rollouts), "unscored"
     if rewards is not None:
         group = replace(group, rewards=total_rewards(list(rewards.values()), num_rollouts))
@@ -127,11 +190,15 @@ def finished(
         row_index=prompt.row_index,
         epoch=prompt.epoch,
         model_version=group.model_version,
-        prompt=prompt.messages,
-        prompt_ids=next((list(r.turns[0].prompt_ids) for r in generated.rollouts if r.turns), []),
+        prompt=group.prompts[0],
+        prompt_ids=next((list(m.rollout.turns[0].prompt_ids) for m in generated.members if m.rollout.turns), []),
         rollouts=scored,
         drop_reason=drop_reason or None,
-        stats=group_stats(group, scored, rewards or {}, times),
+        stats={
+            **group_stats(group, scored, rewards or {}, times),
+            **_agent_stats(generated),
+            "rollout/failed_count": float(len(generated.failures)),
+        },
     )
 
 
@@ -148,9 +215,8 @@ def root_error(errors: BaseException) -> BaseException:
     return min(leaves, key=lambda leaf: (isinstance(leaf, GroupFailed), is_outage(leaf)))
 
 
-def _failure(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What a failed rollout means for its group: GroupFailed, or the error itself where it is a bug."""
-    error = root_error(errors)
+def _failure(error: Exception) -> GroupFailed | None:
+    """What an error says of one rollout; None for a bug, and for servers that are gone for good."""
     match error:
         case PromptTooLong():
             return GroupFailed("too_long", str(error))
@@ -158,7 +224,7 @@ def _failure(errors: BaseExceptionGroup[BaseException]) -> BaseException:
             return GroupFailed("failed", str(error))
         case _ if _is_passing(error):
             return GroupFailed("outage", repr(error))
-    return error
+    return None
 
 
 def _is_passing(error: BaseException) -> bool:
@@ -172,13 +238,11 @@ def _checked(rollout: object) -> Rollout:
     return rollout
 
 
-def _generated(
-    prompt: Prompt, group_id: int, version: int, rollouts: list[Rollout], seconds: tuple[float, ...]
-) -> GeneratedGroup:
-    num_rollouts = len(rollouts)
-    group = RolloutGroup(
-        prompts=[prompt.messages] * num_rollouts,
-        reward_kwargs={name: [value] * num_rollouts for name, value in prompt.columns().items()},
+def _group(prompt: Prompt, group_id: int, version: int, members: list[Member]) -> RolloutGroup:
+    rollouts = [member.rollout for member in members]
+    return RolloutGroup(
+        prompts=[member.messages for member in members],
+        reward_kwargs={name: [value] * len(members) for name, value in prompt.columns().items()},
         completions=[rollout.completion for rollout in rollouts],
         completions_ids=[rollout.completion_ids for rollout in rollouts],
         completions_sequences=[build_sequences(rollout.turns) for rollout in rollouts],
@@ -187,11 +251,20 @@ def _generated(
         model_version=version,
         group_id=group_id,
         row_index=prompt.row_index,
-        env_rewards=[None] * num_rollouts,
+        env_rewards=[None if member.visit is None else member.visit.reward for member in members],
         rollout_rewards=[rollout.reward for rollout in rollouts],
         queued_at=time.monotonic(),
     )
-    return GeneratedGroup(prompt, group, rollouts, seconds)
+
+
+def _agent_stats(generated: GeneratedGroup) -> dict[str, float]:
+    if not generated.has_tools:
+        return {}
+    num_calls, num_failed = sum(generated.group.tool_call_counts), sum(generated.group.tool_failure_counts)
+    return {
+        **tool_stats([member.tally for member in generated.members], num_calls, num_failed),
+        **environment_stats([member.visit for member in generated.members]),
+    }
 
 
 def _rewards(group: RolloutGroup) -> np.ndarray:
@@ -206,7 +279,7 @@ def _scored(
     advantages: np.ndarray,
     member: int,
 ) -> ScoredRollout:
-    group, rollout, advantage = generated.group, generated.rollouts[member], float(advantages[member])
+    group, rollout, advantage = generated.group, generated.members[member].rollout, float(advantages[member])
     return ScoredRollout(
         rollout=rollout,
         sequences=[

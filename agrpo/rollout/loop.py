@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,11 @@ from agrpo.advantages import group_advantages
 from agrpo.errors import PromptTooLong
 from agrpo.inference.client import SamplingParams
 from agrpo.records import Message, Rollout, RolloutGroup, TurnRecord
+from agrpo.rollout.conversation import ChatFormat, Conversation
 from agrpo.rollout.pool import ServerPool
+from agrpo.rollout.threads import Threads
+from agrpo.tools.tally import ToolTally
+from agrpo.tools.toolbox import Toolbox
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -29,6 +33,12 @@ class RolloutPlace:
     prompt_index: int
     member: int
     num_requests: int = 0
+    tally: ToolTally = field(default_factory=ToolTally)
+    """What its tools did."""
+
+    def begin_again(self) -> None:
+        """The rollout is generated from its start: seeds repeat, the tools' counts begin anew."""
+        self.num_requests, self.tally = 0, ToolTally()
 
     def next_seed(self) -> int:
         """A seed for the next request: the same on a replay, another for every member and turn."""
@@ -60,19 +70,47 @@ class AsyncRolloutLoop:
         self.model_name = model_name
         self.tokenizer = tokenizer
         self.eos_token_ids = frozenset(eos_token_ids)
+        self.threads = Threads(
+            'set isolation = "process" on an environment that hangs (environment.isolation: process in a run file), '
+            "or raise its time limit"
+        )
+        """Where tools and environments run that would block the event loop."""
         self._pool = pool
         keywords = config.chat_template_kwargs
-        self._template_keywords = json.loads(keywords) if isinstance(keywords, str) else keywords or {}
+        given = json.loads(keywords) if isinstance(keywords, str) else keywords or {}
+        self.chat = ChatFormat(tokenizer, given, self.eos_token_ids)
 
     def filter_prompt(self, row_index: int, row: dict[str, Any], epoch: int) -> bool:
         """Whether to generate for a prompt; called once per prompt, `epoch` counts complete passes before this one."""
         return True
 
     async def generate_one(self, prompt: list[Message], tools: list[Callable[..., Any]], group_id: int = 0) -> Rollout:
-        """Generate one rollout; every sampling request must be in `Rollout.turns`. Tool calls come with issue 6."""
-        turn = await self.generate_one_turn(self.render(prompt))
-        text = self.tokenizer.decode(turn.output_ids, skip_special_tokens=True)
-        return Rollout([{"role": "assistant", "content": text}], list(turn.output_ids), [turn])
+        """Generate one rollout; every sampling request must be in `Rollout.turns`, from which samples are built.
+
+        Here: turns until one calls no tool, is cut, or `max_tool_calling_iterations` rounds of calls are over. `tools`
+        are the trainer's and the environment's methods.
+        """
+        place = rollout_place.get()
+        tally = ToolTally() if place is None else place.tally
+        toolbox = Toolbox(tools, self.threads, self.config.tool_timeout_s, tally)
+        conversation = Conversation(self.chat, prompt, toolbox.schemas)
+        limit = self.config.max_tool_calling_iterations
+        while True:
+            turn = await self.generate_one_turn(conversation.next_prompt())
+            reply = conversation.add_turn(turn)
+            if not reply.calls or turn.finish_reason == "length":
+                break
+            if limit is not None and len(tally.num_calls_by_message) >= limit:
+                tally.exhausted = True
+                break
+            conversation.add_answers(reply, await toolbox.answer(reply.calls))
+        return Rollout(
+            conversation.completion,
+            conversation.output_ids,
+            conversation.turns,
+            tool_call_count=len(tally.uses),
+            tool_failure_count=tally.num_failed,
+        )
 
     async def generate_one_turn(self, prompt_ids: list[int]) -> TurnRecord:
         """One sampling request under the config's settings, retried while servers are away.
@@ -106,15 +144,8 @@ class AsyncRolloutLoop:
         """Release what `setup` opened; also runs after a failure."""
 
     def render(self, prompt: list[Message]) -> list[int]:
-        """Token ids of a conversation with the generation prompt."""
-        ids: Any = self.tokenizer.apply_chat_template(
-            prompt,
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=False,
-            **self._template_keywords,
-        )
-        return list(ids)
+        """Token ids of a conversation with the generation prompt, without tools."""
+        return self.chat.render(prompt)
 
     def is_terminated(self, rollout: Rollout) -> bool:
         """Whether the last turn ended with an end-of-sequence token rather than being cut."""

@@ -11,6 +11,8 @@ from agrpo.records import Message
 
 NUM_ROWS_KEPT = 1024
 """Rows of a stream kept for claims that come back out of order."""
+NUM_OWN_ROWS = 1000
+"""Rows of a pass where an environment owns the data and there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class Prompt:
     row_index: int
     row: dict[str, Any]
     messages: list[Message]
+    """Empty where an environment gives the prompt."""
 
     def columns(self) -> dict[str, Any]:
         """The row without its prompt: what reward functions get."""
@@ -42,20 +45,27 @@ class PromptSource(Protocol):
         """The prompt at an index below `stop_index`; raises BadInput when its row is no conversation."""
 
 
-def open_prompts(dataset: Any, num_epochs: float | None) -> PromptSource:
-    """Prompts of a table, or of a stream where the dataset has no length; `num_epochs` None: endless."""
-    if dataset is None:
+def open_prompts(dataset: Any, num_epochs: float | None, needs_prompt: bool = True) -> PromptSource:
+    """Prompts of a table, or of a stream where the dataset has no length; `num_epochs` None: endless.
+
+    With `needs_prompt` False an environment gives the prompt, and without a dataset all the rest too.
+    """
+    if dataset is None and needs_prompt:
         raise BadInput("no dataset: the worker has nothing to generate from; give train_dataset")
-    return TablePrompts(dataset, num_epochs) if hasattr(dataset, "__len__") else StreamPrompts(dataset, num_epochs)
+    if dataset is None:
+        return TablePrompts([{}] * NUM_OWN_ROWS, num_epochs, needs_prompt)
+    kind = TablePrompts if hasattr(dataset, "__len__") else StreamPrompts
+    return kind(dataset, num_epochs, needs_prompt)
 
 
 class TablePrompts:
     """Prompts of a dataset with a length."""
 
-    def __init__(self, dataset: Any, num_epochs: float | None) -> None:
+    def __init__(self, dataset: Any, num_epochs: float | None, needs_prompt: bool = True) -> None:
         self.num_rows: int | None = len(dataset)
         self._dataset = dataset
         self._stop = _end(len(dataset), num_epochs)
+        self._needs_prompt = needs_prompt
 
     def stop_index(self, ahead: int) -> int | None:
         """End of the last epoch."""
@@ -64,16 +74,17 @@ class TablePrompts:
     def prompt(self, prompt_index: int) -> Prompt:
         """The row at this place."""
         epoch, row_index = divmod(prompt_index, len(self._dataset))
-        return _prompt(prompt_index, epoch, row_index, self._dataset[row_index])
+        return _prompt(prompt_index, epoch, row_index, self._dataset[row_index], self._needs_prompt)
 
 
 class StreamPrompts:
     """Prompts of an IterableDataset, read forward; a claim that lies far behind starts the stream again."""
 
-    def __init__(self, dataset: Iterable[dict[str, Any]], num_epochs: float | None) -> None:
+    def __init__(self, dataset: Iterable[dict[str, Any]], num_epochs: float | None, needs_prompt: bool = True) -> None:
         self.num_rows: int | None = None
         self._dataset = dataset
         self._num_epochs = num_epochs
+        self._needs_prompt = needs_prompt
         self._rows: Iterator[dict[str, Any]] = iter(dataset)
         self._position = 0
         self._num_seen = 0
@@ -92,7 +103,7 @@ class StreamPrompts:
             # Asked anew each time: the stream's end, and with it the epoch, may turn up while reading.
             epoch, row_index = divmod(prompt_index, self.num_rows) if self.num_rows else (0, prompt_index)
             if row_index in self._kept:
-                return _prompt(prompt_index, epoch, row_index, self._kept[row_index])
+                return _prompt(prompt_index, epoch, row_index, self._kept[row_index], self._needs_prompt)
             if row_index < self._position:
                 self._rewind()
             self._read()
@@ -124,8 +135,10 @@ def _end(num_rows: int, num_epochs: float | None) -> int | None:
     return None if num_epochs is None else math.ceil(num_rows * num_epochs)
 
 
-def _prompt(prompt_index: int, epoch: int, row_index: int, row: dict[str, Any]) -> Prompt:
+def _prompt(prompt_index: int, epoch: int, row_index: int, row: dict[str, Any], needs_prompt: bool) -> Prompt:
     messages = row.get("prompt")
+    if messages is None and not needs_prompt:
+        return Prompt(prompt_index, epoch, row_index, dict(row), [])
     is_conversation = isinstance(messages, list) and all(
         isinstance(message, dict) and "role" in message and "content" in message for message in messages
     )

@@ -13,7 +13,7 @@ from agrpo.errors import RewardError
 from agrpo.records import RolloutGroup
 from agrpo.rollout.isolation import IsolatedFunctions, wants_process
 from agrpo.rollout.outages import is_outage
-from agrpo.rollout.threads import call_in_thread
+from agrpo.rollout.threads import Threads
 
 RewardFunction = Callable[..., Any]
 Rewards = list[float | None]
@@ -21,7 +21,6 @@ Rewards = list[float | None]
 ROLLOUT_SOURCE = "rollout"
 """Source name of `Rollout.reward`."""
 RETRY_DELAYS_S = (1.0, 2.0, 4.0, 8.0)
-MAX_HUNG_CALLS = 32
 MAX_PROCESSES = 4
 
 
@@ -36,7 +35,9 @@ class Scorer:
         self.num_retries = 0
         self._functions = dict(zip(source_names(functions), functions, strict=True))
         self._timeout_s = timeout_s
-        self._num_hung: Counter[str] = Counter()
+        self._threads = Threads(
+            'raise reward_timeout_s, or set isolation = "process" on the reward function so that a call can be ended'
+        )
         isolated = {name: function for name, function in self._functions.items() if wants_process(function)}
         self._isolated = IsolatedFunctions(isolated, min(MAX_PROCESSES, os.cpu_count() or 1))
 
@@ -75,7 +76,6 @@ class Scorer:
                 if not is_outage(error):
                     error.add_note(_input_note(name, group))
                     raise
-                self._note_hung(name, error)
             else:
                 return check_rewards(name, values, len(group.completions))
             if delay is not None:
@@ -87,21 +87,7 @@ class Scorer:
         function = self._functions[name]
         if wants_process(function):
             return await self._isolated.call(name, arguments, self._timeout_s)
-        if _is_async(function):
-            return await asyncio.wait_for(function(**arguments), self._timeout_s)
-        return await call_in_thread(lambda: function(**arguments), self._timeout_s)
-
-    def _note_hung(self, name: str, error: Exception) -> None:
-        """A thread that hangs cannot be ended: too many of them are a bug of the function."""
-        function = self._functions[name]
-        if not isinstance(error, TimeoutError) or wants_process(function) or _is_async(function):
-            return
-        self._num_hung[name] += 1
-        if self._num_hung[name] >= MAX_HUNG_CALLS:
-            raise RewardError(
-                f"reward function {name!r} ran over {self._timeout_s} s in {MAX_HUNG_CALLS} calls; "
-                'raise reward_timeout_s, or set isolation = "process" on it so that a hanging call can be ended'
-            )
+        return await self._threads.run(function, arguments, self._timeout_s)
 
 
 def source_names(functions: Sequence[RewardFunction]) -> list[str]:
@@ -153,12 +139,6 @@ def _name(function: RewardFunction) -> str:
     if isinstance(function, functools.partial):
         return _name(function.func)
     return function.__name__ if inspect.isroutine(function) else type(function).__name__
-
-
-def _is_async(function: RewardFunction) -> bool:
-    if isinstance(function, functools.partial):
-        return _is_async(function.func)
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def _input_note(name: str, group: RolloutGroup) -> str:

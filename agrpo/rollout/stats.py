@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agrpo.advantages import has_signal
+from agrpo.metrics import weight_name
 from agrpo.records import RolloutGroup, ScoredRollout, TurnRecord
 from agrpo.sequences import drift_tokens, num_refused_tokens
 
@@ -39,7 +40,7 @@ def _completion_stats(scored: Sequence[ScoredRollout]) -> dict[str, float]:
     lengths = np.array([len(entry.rollout.completion_ids) for entry in scored])
     ended = np.array([entry.terminated for entry in scored])
     stats = {
-        "num_terminated_count": float(ended.sum()),
+        weight_name("completions/mean_terminated_length"): float(ended.sum()),
         "completions/clipped_ratio": float(1 - ended.mean()),
         "completions/duplicate_frac": duplicate_frac([entry.rollout.turns for entry in scored]),
         **_spread("completions/{}_length", lengths),
@@ -72,6 +73,7 @@ def _turn_stats(rollouts: list[list[TurnRecord]], scored: Sequence[ScoredRollout
         "rollout/turns_mean": float(np.mean(num_turns)),
         "rollout/turns_max": float(max(num_turns)),
         "rollout/samples_per_rollout": float(np.mean([len(entry.sequences) for entry in scored])),
+        "rollout/truncated_count": float(sum(turns[-1].finish_reason == "length" for turns in rollouts if turns)),
         "rollout/refused_tokens_count": float(sum(num_refused_tokens(turns) for turns in rollouts)),
     }
     if drifts:

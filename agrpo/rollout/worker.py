@@ -9,10 +9,11 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from agrpo.environments.pool import EnvironmentPool, Factory, TimeLimits
 from agrpo.errors import AgrpoError, LeaseLost, Outage
 from agrpo.launch import exits
 from agrpo.rollout.dispatcher import Dispatcher
@@ -50,13 +51,20 @@ class WorkerSpec:
     store_url: str
     run_id: str
     token: int
-    loop_cls: type[AsyncRolloutLoop] = AsyncRolloutLoop
+    loop_cls: Callable[..., AsyncRolloutLoop] = AsyncRolloutLoop
+    tools: tuple[Callable[..., Any], ...] = ()
+    environment_factory: Factory | Mapping[str, Factory] | None = None
+    isolate_environments: bool = False
+    """Every instance in a process of its own."""
 
 
 def refuse_unpicklable(spec: WorkerSpec) -> None:
-    """Raise TypeError naming the reward function, loop or column of a spec that cannot reach the worker's process."""
-    parts = [("loop_cls", spec.loop_cls), ("config", spec.config), ("train_dataset", spec.dataset)]
-    for name, value in [*(("reward function", function) for function in spec.reward_funcs), *parts]:
+    """Raise TypeError naming the function, class or dataset of a spec that cannot reach the worker's process."""
+    parts: list[tuple[str, Any]] = [("loop_cls", spec.loop_cls), ("config", spec.config)]
+    parts += [("train_dataset", spec.dataset), ("environment_factory", spec.environment_factory)]
+    parts += [("reward function", function) for function in spec.reward_funcs]
+    parts += [("tool", tool) for tool in spec.tools]
+    for name, value in parts:
         try:
             pickle.dumps(value)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -86,8 +94,10 @@ async def work(spec: WorkerSpec, attempt: Attempt, process_id: int) -> None:
     scorer = Scorer(spec.reward_funcs, config.reward_timeout_s)
     slots = Slots(config.max_concurrent_rollouts)
     loop = spec.loop_cls(config, spec.model_name, spec.tokenizer, spec.eos_token_ids, pool)
-    prompts = open_prompts(spec.dataset, config.num_train_epochs if config.max_steps <= 0 else None)
-    generator = GroupGenerator(loop, spec.run_id, slots)
+    num_epochs = config.num_train_epochs if config.max_steps <= 0 else None
+    prompts = open_prompts(spec.dataset, num_epochs, needs_prompt=spec.environment_factory is None)
+    environments = _environments(spec, loop)
+    generator = GroupGenerator(loop, spec.run_id, slots, spec.tools, environments)
     work = asyncio.ensure_future(Dispatcher(loop, prompts, scorer, pool, ledger, generator, slots).run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _stop, work)
     watch = asyncio.ensure_future(_end_with_parent(work))
@@ -97,8 +107,18 @@ async def work(spec: WorkerSpec, attempt: Attempt, process_id: int) -> None:
     finally:
         watch.cancel()
         scorer.close()
+        if environments is not None:
+            environments.close()
         await pool.close()
         ledger.close()
+
+
+def _environments(spec: WorkerSpec, loop: AsyncRolloutLoop) -> EnvironmentPool | None:
+    if spec.environment_factory is None:
+        return None
+    config = spec.config
+    limits = TimeLimits(config.tool_timeout_s, config.reset_timeout_s, config.get_reward_timeout_s)
+    return EnvironmentPool(spec.environment_factory, loop.threads, limits, spec.isolate_environments)
 
 
 def _stop(work: "asyncio.Future[None]") -> None:
@@ -148,6 +168,10 @@ def spec_of_run(store_url: str, run_id: str, token: int) -> WorkerSpec:
         store_url=store_url,
         run_id=run_id,
         token=token,
+        loop_cls=AsyncRolloutLoop if run.loop is None else runfile.resolve_callable(run.loop),
+        tools=tuple(runfile.resolve_callable(path) for path in run.tools),
+        environment_factory=runfile.environment_factory(run),
+        isolate_environments=run.environment.isolation == "process",
     )
 
 

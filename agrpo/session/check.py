@@ -10,12 +10,14 @@ from agrpo.session.placement import placement
 
 def check_input(run: RunFile) -> None:
     """Raise BadInput for the first thing that a run could not use."""
-    if run.data.rows is not None:
+    if run.data is not None and run.data.rows is not None:
         resolve_callable(run.data.rows)
     for path in run.rewards:
         reward = resolve_callable(path)
         if reward.__name__ == "<lambda>":
             raise BadInput(f"rewards: '{path}' is a lambda, which no other process can import; write a def")
+    for path in [*run.tools, *run.environment.paths, *([] if run.loop is None else [run.loop])]:
+        resolve_callable(path)
     _check_model(run)
     placement(run)
 

@@ -79,6 +79,9 @@ class AsyncGRPOConfig(TrainingArguments):
     # Limits, checkpoints, checks.
     rollout_worker_timeout: float = _setting(300.0, "Seconds without the worker's heartbeat before it is given up.")
     reward_timeout_s: float = _setting(60.0, "Seconds one call of a reward function may take.")
+    tool_timeout_s: float = _setting(60.0, "Seconds one call of a tool may take.")
+    reset_timeout_s: float = _setting(120.0, "Seconds an environment may take to be made, and to reset.")
+    get_reward_timeout_s: float = _setting(60.0, "Seconds an environment's get_reward may take.")
     checkpoint_minutes: float = _setting(10.0, "Minutes after which a checkpoint is due before save_steps is reached.")
     probe_steps: int = _setting(50, "Published versions between two probes of the servers; 0: only the first.")
     probe_tolerance: float | None = _setting(None, "Largest |log-prob| difference a probe accepts; None: by dtype.")
@@ -163,8 +166,9 @@ def _bad_loss(args: AsyncGRPOConfig) -> list[tuple[object, str]]:
 def _bad_pace(args: AsyncGRPOConfig) -> list[tuple[object, str]]:
     endless = args.lr_scheduler_type in SCHEDULES_WITHOUT_END and not 0 < args.warmup_steps < 1
     at_least_one = ("token_budget", "groups_per_step", "max_concurrent_rollouts", "weight_sync_steps")
-    limits = ("vllm_server_timeout", "rollout_worker_timeout", "reward_timeout_s", "checkpoint_minutes")
-    positive = (*limits, "probe_tolerance")
+    limits = ("vllm_server_timeout", "rollout_worker_timeout", "checkpoint_minutes")
+    calls = ("reward_timeout_s", "tool_timeout_s", "reset_timeout_s", "get_reward_timeout_s")
+    positive = (*limits, *calls, "probe_tolerance")
     values: dict[str, Any] = {name: vars(args)[name] for name in at_least_one + positive}
     return [
         (args.max_steps <= 0 and not endless, f"{args.lr_scheduler_type} learning rate without an end: set max_steps"),

@@ -7,6 +7,7 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
+from agrpo.environments.check import check_environments, check_tools
 from agrpo.records import Rollout, RolloutGroup, TurnRecord
 from agrpo.rollout.loop import AsyncRolloutLoop
 from agrpo.rollout.worker import WorkerSpec, end_tokens, refuse_unpicklable
@@ -47,10 +48,13 @@ class AsyncGRPOTrainer(StoreTrainer):
         tools: list[Callable[..., Any]] | None = None,
         environment_factory: Any = None,
     ) -> None:
-        refuse_unfinished(peft_config=peft_config, tools=tools, environment_factory=environment_factory)
+        refuse_unfinished(peft_config=peft_config)
         args = args or AsyncGRPOConfig()
-        self.reward_funcs = check_rewards(reward_funcs)
-        check_dataset(train_dataset)
+        self.tools = check_tools(tools)
+        self.environment_factory = check_environments(environment_factory, self.tools, reward_funcs, train_dataset)
+        is_own_loop = self.loop_cls.generate_one is not AsyncRolloutLoop.generate_one
+        self.reward_funcs = check_rewards(reward_funcs, environment_factory is not None or is_own_loop)
+        check_dataset(train_dataset, environment_factory is not None, args.max_steps)
         policy = model if isinstance(model, PreTrainedModel) else load_policy(str(model), args)
         self.model_name = str(policy.config.name_or_path)
         tokenizer = processing_class or load_tokenizer(self.model_name, args)
@@ -122,4 +126,6 @@ class AsyncGRPOTrainer(StoreTrainer):
             run_id=run_id,
             token=token,
             loop_cls=self.loop_cls,
+            tools=self.tools,
+            environment_factory=self.environment_factory,
         )

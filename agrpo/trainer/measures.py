@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from agrpo.metrics import Window
+from agrpo.metrics import Window, is_weight, weight_name
 from agrpo.packing.planner import Row as PlannedRow
 from agrpo.packing.rows import Row
 from agrpo.packing.shapes import RowShape, WholeSamples
@@ -191,14 +191,8 @@ class GroupMeter:
         num_rollouts = len(group.rollouts)
         for name, value in group.stats.items():
             is_reward = name.startswith("rewards/") or name in ("reward", "reward_group_std")
-            if "/" in name and not is_reward:
-                self._window.add(
-                    name,
-                    value,
-                    weight=group.stats.get("num_terminated_count", 0.0)
-                    if name.endswith("terminated_length")
-                    else num_rollouts,
-                )
+            if "/" in name and not is_reward and not is_weight(name):
+                self._window.add(name, value, weight=group.stats.get(weight_name(name), num_rollouts))
             elif name in ("frac_reward_zero_std", "reward_dropped"):
                 self._window.add(name, value)
         for rollout in group.rollouts:

@@ -12,16 +12,19 @@ def refuse_unfinished(**parts: Any) -> None:
     """Refuse parts of the documented signature that do not work yet."""
     works = {
         "peft_config": "train all weights (leave peft_config out), or merge the adapter into the model first",
-        "tools": "override AsyncRolloutLoop.generate_one to call tools, and leave tools out",
-        "environment_factory": "give train_dataset and reward_funcs, and leave environment_factory out",
     }
     for name, value in parts.items():
         if value is not None:
             raise BadInput(f"{name} is not supported yet: {works[name]}")
 
 
-def check_rewards(reward_funcs: Any) -> tuple[Callable[..., Any], ...]:
-    """The reward functions as a tuple. Raises BadInput for none, for reward models and for what cannot be called."""
+def check_rewards(reward_funcs: Any, scored_elsewhere: bool = False) -> tuple[Callable[..., Any], ...]:
+    """The reward functions as a tuple. Raises BadInput for none, for reward models and for what cannot be called.
+
+    `scored_elsewhere`: an environment or the rollout loop gives rewards too, so that there may be none here.
+    """
+    if reward_funcs is None and scored_elsewhere:
+        return ()
     listed = list(reward_funcs) if isinstance(reward_funcs, list | tuple) else [reward_funcs]
     if reward_funcs is None or not listed:
         raise BadInput("reward_funcs is missing: give a function that scores completions, or a list of them")
@@ -36,13 +39,19 @@ def check_rewards(reward_funcs: Any) -> tuple[Callable[..., Any], ...]:
     return tuple(listed)
 
 
-def check_dataset(dataset: Any) -> None:
-    """Raise BadInput unless the first row has a conversational prompt of texts."""
+def check_dataset(dataset: Any, has_environment: bool = False, max_steps: int = -1) -> None:
+    """Raise BadInput unless the first row has a conversational prompt of texts, or an environment may give it."""
+    if dataset is None and has_environment:
+        if max_steps <= 0:
+            raise BadInput("max_steps is missing: without train_dataset the environment's data has no end")
+        return
     if dataset is None:
         raise BadInput("train_dataset is missing: give a dataset with a conversational `prompt` column")
     row = next(iter(dataset), None)
     if row is None:
         raise BadInput("train_dataset is empty: give at least one row")
+    if has_environment and isinstance(row, dict) and "prompt" not in row:
+        return
     if not isinstance(row, dict) or "prompt" not in row:
         raise BadInput(f"train_dataset has no `prompt` column, only {sorted(row)}: name the conversation `prompt`")
     prompt = row["prompt"]

@@ -1,0 +1,1 @@
+"""Environments: objects with a state of their own for every rollout, whose public methods are tools."""

@@ -1,0 +1,72 @@
+"""An environment in a process of its own, which is ended when a call hangs or the process dies."""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from agrpo.environments.methods import RESERVED, accepted, check_kind, has_reward, tool_names
+from agrpo.rollout.child import Child, Served
+from agrpo.rollout.threads import Threads
+from agrpo.tools.proxy import ProxyTool
+from agrpo.tools.schemas import schema_of
+
+PIPE_S = 5.0
+"""What passing a call and its answer on may take beyond the call itself."""
+
+
+class RemoteEnvironment:
+    """The same as a LocalEnvironment, from outside."""
+
+    def __init__(self, child: Child, threads: Threads, tool_timeout_s: float) -> None:
+        self._kind: type = child.info
+        check_kind(self._kind)
+        self.name = self._kind.__name__
+        self.tools = [self._tool(name, tool_timeout_s) for name in tool_names(self._kind)]
+        self.scores_itself = has_reward(self._kind)
+        self._reset = inspect.getattr_static(self._kind, "reset")
+        self._child = child
+        self._threads = threads
+
+    @classmethod
+    def start(cls, factory: Callable[[], Any], threads: Threads, tool_timeout_s: float, timeout_s: float) -> Any:
+        """Start a process and make the environment in it; blocks."""
+        return cls(Child.start(partial(_served, factory), timeout_s), threads, tool_timeout_s)
+
+    async def reset(self, columns: dict[str, Any], timeout_s: float) -> Any:
+        """Begin a rollout; None, or what the environment says to the model."""
+        return await self._call("reset", accepted(self._reset, columns), timeout_s)
+
+    async def get_reward(self, timeout_s: float) -> Any:
+        """The environment's own reward for the rollout that has just ended."""
+        return await self._call("get_reward", {}, timeout_s)
+
+    def close(self) -> None:
+        """End the process."""
+        self._child.end()
+
+    def _tool(self, name: str, timeout_s: float) -> ProxyTool:
+        function = getattr(self._kind, name)
+        signature = inspect.signature(function)
+        parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "self"]
+
+        async def call(name: str, arguments: dict[str, Any]) -> Any:
+            return await self._call(name, arguments, timeout_s)
+
+        return ProxyTool(schema_of(function), signature.replace(parameters=parameters), call)
+
+    async def _call(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
+        try:
+            return await self._threads.call(lambda: self._child.call(name, arguments, timeout_s), timeout_s + PIPE_S)
+        except asyncio.CancelledError:
+            self._child.end()  # or its thread would wait for an answer that nobody wants
+            raise
+
+
+def _served(factory: Callable[[], Any]) -> Served:
+    """In the process: the class, and the methods of the instance by name."""
+    instance = factory()
+    kind = type(instance)
+    names = [*tool_names(kind), *(name for name in RESERVED if hasattr(instance, name))]
+    return kind, {name: getattr(instance, name) for name in names}

@@ -1,0 +1,100 @@
+"""The prompt of every turn: the whole conversation, rendered so that it begins with what was sampled if it can."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from agrpo.records import Message, TurnRecord
+from agrpo.tools.calls import Schema
+from agrpo.tools.families import training_template
+from agrpo.tools.reading import Reply, ReplyReader
+from agrpo.tools.schemas import describe_in_text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class ChatFormat:
+    """How messages and tools become tokens and back, for one tokenizer."""
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", keywords: dict[str, Any], end_ids: frozenset[int]) -> None:
+        self._tokenizer = tokenizer
+        self._keywords = keywords
+        self._end_ids = end_ids
+
+    def reader(self, schemas: Sequence[Schema]) -> ReplyReader:
+        """What reads the turns of a rollout with these tools."""
+        return ReplyReader(self._tokenizer, self._template(schemas), self._end_ids)
+
+    def render(self, messages: list[Message], schemas: Sequence[Schema] = ()) -> list[int]:
+        """Token ids of a conversation with the generation prompt; with tools, by a template that keeps prefixes."""
+        keywords = dict(self._keywords)
+        if schemas:
+            template = keywords["chat_template"] = self._template(schemas)
+            if "tools" in template:
+                keywords["tools"] = list(schemas)
+            else:
+                messages = describe_in_text(messages, schemas)
+        ids: Any = self._tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=True, return_dict=False, **keywords
+        )
+        return list(ids)
+
+    def shows_calls(self, schemas: Sequence[Schema]) -> bool:
+        """Whether the template renders the `tool_calls` of a message."""
+        return "tool_calls" in self._template(schemas)
+
+    def _template(self, schemas: Sequence[Schema]) -> str:
+        if "chat_template" in self._keywords:
+            return str(self._keywords["chat_template"])
+        tools: Any = list(schemas) or None
+        return training_template(self._tokenizer.get_chat_template(tools=tools))
+
+
+class Conversation:
+    """One rollout's messages and turns while it grows."""
+
+    def __init__(self, chat: ChatFormat, prompt: list[Message], schemas: Sequence[Schema]) -> None:
+        self.prompt = prompt
+        self.completion: list[Message] = []
+        """Messages after the prompt."""
+        self.turns: list[TurnRecord] = []
+        self._chat = chat
+        self._schemas = list(schemas)
+        self._reader = chat.reader(schemas)
+        self._shows_calls = chat.shows_calls(schemas)
+        self._written: list[Message] = []
+        """The completion with every answer as the text that was sampled."""
+
+    def next_prompt(self) -> list[int]:
+        """The conversation so far: as messages, or with the answers as they were written where only that keeps them.
+
+        A template may put a call into other words than the model did; the sampled text can be rendered as well.
+        """
+        held = self.turns[-1].prompt_ids + self.turns[-1].output_ids if self.turns else []
+        shown = self._chat.render(self.prompt + self.completion, self._schemas) if self._shows_calls else None
+        if shown is not None and shown[: len(held)] == held:
+            return shown
+        written = self._chat.render(self.prompt + self._written, self._schemas)
+        return written if shown is None or written[: len(held)] == held else shown
+
+    def add_turn(self, turn: TurnRecord) -> Reply:
+        """Read what the model said; nothing said leaves no message."""
+        self.turns.append(turn)
+        reply = self._reader.read(turn.prompt_ids, turn.output_ids, self._schemas)
+        if turn.output_ids:
+            self.completion.append(reply.message)
+            text = {"role": "assistant", "content": reply.written}
+            self._written.append(text if reply.calls else reply.message)
+        return reply
+
+    def add_answers(self, reply: Reply, answers: list[str]) -> None:
+        """What the tools said to the calls of a reply."""
+        for call, answer in zip(reply.calls, answers, strict=True):
+            message = {"role": "tool", "name": call.name or "unknown", "content": answer}
+            self.completion.append(message)
+            self._written.append(message)
+
+    @property
+    def output_ids(self) -> list[int]:
+        """Generated tokens of all turns."""
+        return [token_id for turn in self.turns for token_id in turn.output_ids]

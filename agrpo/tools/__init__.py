@@ -1,0 +1,1 @@
+"""Tools: what the model is told about them, how its calls are read, and how they are run."""

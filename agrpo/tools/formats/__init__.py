@@ -1,0 +1,1 @@
+"""Tool calls as families of models write them: one file a family."""

@@ -1,0 +1,14 @@
+"""<tool_call>{"name": ..., "arguments": ...}</tool_call>: Qwen2.5, Qwen3, SmolLM2 (a list inside) and SmolLM3."""
+
+import re
+
+from agrpo.tools.calls import Parsed, Schema, calls_in
+
+# A block that is never closed is a call that was cut.
+_BLOCK = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+
+
+def parse(text: str, schemas: list[Schema]) -> Parsed:
+    """Take the blocks out of a message."""
+    calls = [call for block in _BLOCK.findall(text) for call in calls_in(block.strip())]
+    return Parsed(_BLOCK.sub("", text).strip() if calls else text, calls)
