@@ -83,7 +83,7 @@ def test_measurements_of_a_group_reach_the_store(world: RunWorld) -> None:
     assert stats["completions/clipped_ratio"] == 0 and stats["completions/duplicate_frac"] == 0
     assert stats["reward"] == stats["rewards/length_reward/mean"] == pytest.approx(3.0)
     assert stats["frac_reward_zero_std"] == 0 and "reward_dropped" not in stats
-    assert stats["num_terminated_count"] == 3
+    assert stats["weight:completions/mean_terminated_length"] == 3
 
 
 def test_equal_rewards_are_dropped_and_the_worker_goes_on(world: RunWorld, server: ScriptedServer) -> None:

@@ -8,11 +8,12 @@ from agrpo.errors import BadInput, MalformedAnswer, PromptTooLong, RequestRefuse
 from agrpo.records import GroupCommit, Message, Rollout, RolloutGroup, TurnRecord
 from agrpo.rollout import groups
 from agrpo.rollout.groups import GeneratedGroup, GroupFailed, GroupGenerator, finished, num_sample_tokens, root_error
-from agrpo.rollout.loop import AsyncRolloutLoop
+from agrpo.rollout.loop import AsyncRolloutLoop, rollout_place
 from agrpo.rollout.pool import ServerPool
 from agrpo.rollout.prompts import Prompt, open_prompts
 from agrpo.rollout.slots import Slots
 from agrpo.rollout.stats import Times
+from agrpo.rollout.threads import CallOverran
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 from tests.rollout.run_world import rows
 from tests.worlds.tiny_model import make_tokenizer
@@ -91,6 +92,7 @@ def test_a_group_holds_its_rollouts_in_order_with_its_version_and_columns() -> N
         (RequestRefused("400"), "failed", 1),
         (PromptTooLong("600 tokens"), "too_long", 1),
         (MalformedAnswer("no log-probs"), "failed", 2),
+        (CallOverran("reset took more than 1 s"), "outage", 2),
         (ConnectionError("the environment is away"), "outage", 3),
     ],
 )
@@ -104,6 +106,38 @@ def test_a_prompt_that_cannot_be_generated_fails_alone(
         generate(loop)
     assert raised.value.reason == reason and str(error) in str(raised.value)
     assert loop.num_calls == num_calls
+
+
+def test_a_group_goes_on_with_the_members_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 6: statistics are over those that came back, and nothing stands for the others."""
+    monkeypatch.setattr(groups, "RETRY_DELAYS_S", ())
+    loop = scripted(rollout(10), ConnectionError("away"), rollout(11, 12, EOS), num_generations=3)
+    generated = generate(loop)
+    assert generated.group.completions_ids == [[10], [11, 12, EOS]]
+    assert generated.failures == ["ConnectionError('away')"]
+    assert len(generated.group.prompts) == len(generated.group.reward_kwargs["number"]) == 2
+    group = finished(generated, loop, {"a": [0.0, 1.0]}, Times(generated.seconds, 0.0, 0.0))
+    assert [entry.advantage for entry in group.rollouts] == pytest.approx([-1.0, 1.0], abs=1e-6)
+    assert group.stats["rollout/failed_count"] == 1 and group.stats["reward"] == 0.5
+
+
+def test_fewer_than_two_members_are_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "RETRY_DELAYS_S", ())
+    away = ConnectionError("away")
+    with pytest.raises(GroupFailed, match="away"):
+        generate(scripted(rollout(10), away, away, num_generations=3))
+
+
+def test_a_refusal_of_a_later_turn_costs_only_its_rollout() -> None:
+    class Refused(Scripted):
+        async def generate_one(self, prompt: list[Message], tools: list[Any], group_id: int = 0) -> Rollout:
+            place = rollout_place.get()
+            assert place is not None
+            place.num_requests = 2
+            return await super().generate_one(prompt, tools, group_id)
+
+    loop = scripted(RequestRefused("400"), rollout(10), rollout(11), num_generations=3, loop_cls=Refused)
+    assert generate(loop).group.completions_ids == [[10], [11]]
 
 
 def test_an_outage_of_an_environment_is_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,4 +206,4 @@ def test_the_drop_looks_at_rewards_and_not_at_overridden_advantages() -> None:
 
 def test_more_rollouts_than_slots_take_turns() -> None:
     loop = scripted(*(rollout(10 + i) for i in range(5)), num_generations=5)
-    assert len(generate(loop, Slots(2)).rollouts) == 5
+    assert len(generate(loop, Slots(2)).members) == 5

@@ -14,9 +14,10 @@ import pytest
 from agrpo.errors import RewardError
 from agrpo.records import RolloutGroup
 from agrpo.rewards import accuracy_reward, isolated
-from agrpo.rollout import scoring
+from agrpo.rollout import scoring, threads
 from agrpo.rollout.groups import root_error
 from agrpo.rollout.scoring import Scorer, Unscored, check_rewards, source_names
+from agrpo.rollout.threads import TooManyHung
 
 
 def group(num_rollouts: int = 2, rewards: list[float | None] | None = None, **columns: Any) -> RolloutGroup:
@@ -168,8 +169,8 @@ def test_a_thread_that_hangs_costs_only_its_group_until_there_are_too_many(monke
 
     with pytest.raises(Unscored):
         score([hangs], group(), timeout_s=0.1)
-    monkeypatch.setattr(scoring, "MAX_HUNG_CALLS", 1)
-    with pytest.raises(RewardError, match=r"'hangs' ran over 0\.1 s in 1 calls"):
+    monkeypatch.setattr(threads, "MAX_HUNG", 1)
+    with pytest.raises(TooManyHung, match=r'hangs \(limit 0\.1 s\): .* set isolation = "process"'):
         score([hangs], group(), timeout_s=0.1)
 
 

@@ -26,6 +26,16 @@ class OwnLoop(AsyncRolloutLoop):
         return row_index != 0
 
 
+class Counting:
+    """An environment of the documented kind."""
+
+    def reset(self, **kwargs):
+        return "Count."
+
+    def get_reward(self):
+        return 1.0
+
+
 class OwnTrainer(AsyncGRPOTrainer):
     loop_cls = OwnLoop
 
@@ -62,14 +72,22 @@ def make(model_path, folder, **parts):
         ({"train_dataset": [{"prompt": [{"role": "user", "content": [{"type": "image"}]}]}]}, "images"),
         ({"train_dataset": []}, "empty"),
         ({"peft_config": object()}, "train all weights"),
-        ({"tools": [digits]}, "tools is not supported"),
-        ({"environment_factory": dict}, "environment_factory is not supported"),
+        ({"tools": [digits]}, "tool 'digits' cannot be described"),
+        ({"environment_factory": dict}, "environment dict has no reset"),
+        ({"environment_factory": Counting, "train_dataset": None}, "max_steps is missing"),
+        ({"environment_factory": {"a": Counting}}, "a column 'environment'"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_at_once(model_path, tmp_path, parts, words):
     with pytest.raises(BadInput, match=words) as refusal:
         make(model_path, tmp_path, **parts)
     assert "\n" not in str(refusal.value)
+
+
+def test_an_environment_needs_neither_rewards_nor_data(model_path, tmp_path):
+    parts = {"reward_funcs": None, "train_dataset": None, "args": arguments(tmp_path, max_steps=1)}
+    trainer = make(model_path, tmp_path, environment_factory=Counting, **parts)
+    assert trainer.reward_funcs == () and trainer.environment_factory is Counting
 
 
 def test_a_lambda_as_reward_is_named_before_anything_starts(model_path, tmp_path):
