@@ -56,7 +56,7 @@ def install(model: PreTrainedModel, name: str | None = None, *, needs: Needs | N
 def tree_attention(
     model: PreTrainedModel, name: str | None = None, *, needs: Needs | None = None
 ) -> Iterator[TreeAttention]:
-    """`install` for the length of a block; afterwards attention is what it was (Gated DeltaNet layers stay replaced)."""
+    """`install` for the length of a block; then attention is what it was (Gated DeltaNet layers stay replaced)."""
     before = model.config._attn_implementation
     try:
         yield install(model, name, needs=needs)
