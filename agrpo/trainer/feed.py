@@ -100,6 +100,8 @@ class Feed:
         # The workers' word comes before the look at the samples: what they committed by then is seen.
         supply = self._supply()
         pending = self._usable(samples.pending(self._attempt.store, self._attempt.run_id))
+        if supply == "stalled" and self._leaves_room(pending):
+            supply = "flows"
         plan = plan_step([_for_planner(sample) for sample in pending], self._pace.limits)
         if plan.samples and (plan.complete or supply != "flows"):
             self._measure(pending, plan)
@@ -120,6 +122,11 @@ class Feed:
         allowed = runs.get_run(self._attempt.store, self._attempt.run_id).allowance_step
         closed = (word.data_ended or (not word.admission_open and word.allowance_step_seen == allowed) for word in said)
         return "stalled" if all(closed) else "flows"
+
+    def _leaves_room(self, pending: Sequence[PendingSample]) -> bool:
+        """Whether what was dropped since the workers spoke lets them start another group."""
+        allowed = runs.get_run(self._attempt.store, self._attempt.run_id).allowance_tokens
+        return allowed is not None and sum(sample.num_tokens for sample in pending) < allowed
 
     def _usable(self, pending: Sequence[PendingSample]) -> list[PendingSample]:
         """Drop, with the rest of their rollouts, samples that are too old or too long; a begun rollout is finished."""

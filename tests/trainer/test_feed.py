@@ -74,13 +74,26 @@ def test_it_waits_for_its_groups_and_says_so(attempt, worker):
 def test_a_stall_closes_a_smaller_step(attempt, worker):
     """Nothing in flight and admission closed under the present allowance: waiting would be for ever."""
     small_groups.generate(attempt, worker, 1)
-    runs.set_allowance(attempt, 3, 100)
+    runs.set_allowance(attempt, 3, samples.pending_tokens(attempt.store, attempt.run_id))
     ledger.say(attempt, worker, data_ended=False, allowance_step_seen=2)
     stalled, _ = feed(attempt)
     assert stalled.next_order(1, 0) is NOT_YET  # the worker has not seen the newest allowance
     ledger.say(attempt, worker, data_ended=False, allowance_step_seen=3)
     assert ids(stalled.next_order(1, 0)) == [[[1, 2]]]
     assert stalled.next_order(2, 0) is NOT_YET
+
+
+def test_dropping_stale_samples_makes_room_so_the_step_waits_for_its_groups(attempt, worker):
+    """The worker said "closed" before the drop; at its word steps would shrink, and the allowance with them."""
+    small_groups.generate(attempt, worker, 1, version=0)
+    small_groups.generate(attempt, worker, 1, version=2)
+    publish(attempt, 0, 1, 2)
+    runs.set_allowance(attempt, 3, samples.pending_tokens(attempt.store, attempt.run_id))
+    ledger.say(attempt, worker, data_ended=False, allowance_step_seen=3)
+    waiting, _ = feed(attempt, max_staleness=1)
+    assert waiting.next_order(1, 0) is NOT_YET
+    small_groups.generate(attempt, worker, 1, version=2)
+    assert ids(waiting.next_order(1, 0)) == [[[3, 4, 5, 6]]]
 
 
 def test_the_end_of_the_data(attempt, worker):
