@@ -1,6 +1,7 @@
 """Checkpoints that are complete on disk, and the cursor: the one a restart resumes from."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +31,18 @@ class CheckpointRow:
 
 def commit(attempt: Attempt, step: int, path: str, digest: str) -> int:
     """Name a complete folder and make it the cursor, in one transaction; returns the trained prompt index."""
+    return place(attempt, step, path, lambda: digest)
+
+
+def place(attempt: Attempt, step: int, path: str, move: Callable[[], str]) -> int:
+    """Like `commit`, for a folder that `move` brings to `path` first; it returns the digest.
+
+    It is called while nobody can take over the run, so that a process that was frozen and has lost it never replaces
+    a folder that its successor has named.
+    """
     with attempt.write() as connection:
         index = accounting.trained_prompt_index(connection, attempt.run_id, step)
-        row = {"path": path, "digest": digest, "trained_prompt_index": index, "created_at": time.time()}
+        row = {"path": path, "digest": move(), "trained_prompt_index": index, "created_at": time.time()}
         put(connection, schema.checkpoints, {"run_id": attempt.run_id, "step": step}, row)
         connection.execute(update(schema.runs).where(_runs.run_id == attempt.run_id).values(checkpoint_step=step))
         return index

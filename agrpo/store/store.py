@@ -15,6 +15,9 @@ VERSION_TABLE = "agrpo_alembic_version"
 REVISIONS = ("0001", "0002")
 """Schema revisions in order; the last one is what this code reads and writes."""
 
+FROZEN_AFTER_S = 30
+"""A PostgreSQL client that says nothing for so long inside a transaction is frozen, and must not hold its locks."""
+
 
 class Store:
     """A SQL database that holds runs: a SQLite file or a PostgreSQL database."""
@@ -46,7 +49,10 @@ class Store:
             engine = sqlite.open_engine(parsed, create, dumps)
         elif backend == "postgresql":
             engine = create_engine(
-                parsed.set(drivername="postgresql+psycopg"), pool_pre_ping=True, json_serializer=dumps
+                parsed.set(drivername="postgresql+psycopg"),
+                pool_pre_ping=True,
+                json_serializer=dumps,
+                connect_args={"options": f"-c idle_in_transaction_session_timeout={FROZEN_AFTER_S * 1000}"},
             )
         else:
             raise StoreError(f"store URL names {backend!r}: only sqlite and postgresql can hold runs")

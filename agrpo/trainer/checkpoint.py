@@ -38,9 +38,10 @@ class CheckpointShelf:
         self._reached = reached
 
     def begin(self, step: int) -> Path:
-        """An empty folder to fill aside."""
-        folder = self._root / f"tmp-{step}"
-        shutil.rmtree(folder, ignore_errors=True)
+        """An empty folder to fill aside, this attempt's own."""
+        folder = self._aside(step)
+        for rubbish in self._root.glob("tmp-*"):
+            shutil.rmtree(rubbish, ignore_errors=True)
         folder.mkdir(parents=True)
         self._reached("begun")
         return folder
@@ -50,11 +51,12 @@ class CheckpointShelf:
         index = runs.trained_prompt_index(self._attempt.store, self._attempt.run_id, step)
         (filled / ROLLOUT_STATE).write_text(json.dumps({"trained_prompt_index": index}))
         self._reached("filled")
+        manifest = _synced(filled)
+        self._reached("synced")
         final = self._root / f"checkpoint-{step}"
-        digest = seal(filled, final, self._reached)
-        checkpoints.commit(self._attempt, step, str(final), digest)
+        checkpoints.place(self._attempt, step, str(final), lambda: _place(filled, final, manifest, self._reached))
         self._reached("committed")
-        shutil.rmtree(self._root / f"tmp-{step}", ignore_errors=True)
+        shutil.rmtree(self._aside(step), ignore_errors=True)
         return final
 
     def choose(self) -> Choice:
@@ -78,27 +80,17 @@ class CheckpointShelf:
             checkpoints.forget(self._attempt, row.step)
             shutil.rmtree(row.path, ignore_errors=True)
 
+    def _aside(self, step: int) -> Path:
+        return self._root / f"tmp-{step}-{self._attempt.token}"
+
     def _unnamed(self, named: set[str]) -> list[Path]:
         folders = [*self._root.glob("checkpoint-*"), *self._root.glob("tmp-*")]
         return sorted(path for path in folders if path.name not in named)
 
 
-def seal(filled: Path, final: Path, reached: Callable[[str], None] = lambda boundary: None) -> str:
+def seal(filled: Path, final: Path) -> str:
     """Make a filled folder the complete checkpoint `final`, whatever was there; returns the digest of its marker."""
-    manifest = {
-        str(path.relative_to(filled)): {"size": path.stat().st_size, "digest": _sync_and_digest(path)}
-        for path in _files(filled)
-    }
-    _sync_folders(filled)
-    reached("synced")
-    shutil.rmtree(final, ignore_errors=True)  # nobody names it, or it was damaged
-    reached("cleared")
-    filled.rename(final)
-    _sync_folder(final.parent)
-    reached("renamed")
-    digest = _mark(final, manifest, reached)
-    reached("marked")
-    return digest
+    return _place(filled, final, _synced(filled), lambda boundary: None)
 
 
 def marker_digest(folder: Path) -> str:
@@ -123,6 +115,27 @@ def damage(folder: Path, digest: str) -> str | None:
         if _digest(path) != facts["digest"]:
             return f"{name} has other content"
     return None
+
+
+def _synced(filled: Path) -> dict[str, dict[str, object]]:
+    """Size and digest of every file, all of them on the disk."""
+    manifest: dict[str, dict[str, object]] = {
+        str(path.relative_to(filled)): {"size": path.stat().st_size, "digest": _sync_and_digest(path)}
+        for path in _files(filled)
+    }
+    _sync_folders(filled)
+    return manifest
+
+
+def _place(filled: Path, final: Path, manifest: dict[str, dict[str, object]], reached: Callable[[str], None]) -> str:
+    shutil.rmtree(final, ignore_errors=True)  # nobody names it, or it was damaged
+    reached("cleared")
+    filled.rename(final)
+    _sync_folder(final.parent)
+    reached("renamed")
+    digest = _mark(final, manifest, reached)
+    reached("marked")
+    return digest
 
 
 def _mark(final: Path, manifest: dict[str, dict[str, object]], reached: Callable[[str], None]) -> str:

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from agrpo.errors import StatusConflict
-from agrpo.store import Store, checkpoints, steps
+from agrpo.errors import LeaseLost, StatusConflict
+from agrpo.store import Store, checkpoints, leases, steps
 from agrpo.trainer.checkpoint import MARKER, ROLLOUT_STATE, CheckpointShelf, damage
 from tests.worlds import small_groups
 
@@ -55,7 +55,7 @@ def test_a_checkpoint_holds_the_trained_prompt_index_and_becomes_the_cursor(atte
     cursor = checkpoints.cursor(attempt.store, attempt.run_id)
     assert (cursor.step, cursor.trained_prompt_index) == (1, 1)
     assert damage(path, cursor.digest) is None
-    assert not (tmp_path / "shelf" / "tmp-1").exists()
+    assert not (tmp_path / "shelf" / "tmp-1-1").exists()
 
 
 @pytest.mark.parametrize("boundary", BOUNDARIES)
@@ -68,7 +68,7 @@ def test_killed_at_any_boundary_the_older_or_the_new_one_is_chosen(attempt, tmp_
     assert choice.step == (11 if boundary == "committed" else 10)
     assert choice.path == tmp_path / f"checkpoint-{choice.step}"
     if boundary == "committed":
-        assert choice.skipped == ("tmp-11: no store names it",)
+        assert choice.skipped == ("tmp-11-1: no store names it",)
     else:
         assert "11" in choice.skipped[0]
     write(shelf, 11)  # and the next attempt writes it again
@@ -134,3 +134,17 @@ def test_rotation_keeps_the_newest_and_always_the_cursor(attempt, tmp_path):
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-3"]
     with pytest.raises(StatusConflict):
         checkpoints.forget(attempt, 3)
+
+
+def test_a_writer_that_lost_the_run_meanwhile_leaves_its_successors_checkpoint_alone(attempt, tmp_path):
+    successor = []
+
+    def taken_over(place):
+        if place == "synced":
+            successor.append(leases.acquire(attempt.store, attempt.run_id, small_groups.DEAD))
+            write(CheckpointShelf(successor[0], tmp_path), 7, b"new" * 1000)
+
+    with pytest.raises(LeaseLost):
+        write(CheckpointShelf(attempt, tmp_path, taken_over), 7, b"old" * 1000)
+    choice = CheckpointShelf(successor[0], tmp_path).choose()
+    assert choice.step == 7 and (choice.path / "model.safetensors").read_bytes() == b"new" * 1000

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -105,6 +106,17 @@ class KillRun:
     def alive(self) -> dict[str, int]:
         """Process id of each kind that runs; a process that was killed a moment ago may still be listed."""
         return {process.kind: process.pid for process in processes.live(self.store, NAME)}
+
+    def processes(self) -> list[int]:
+        """Every living process of the run but its server, launchers and supervisors included."""
+        server = self.server.pid if self.server else 0
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                if str(self.folder) in f"{command} {os.readlink(entry / 'cwd')}" and int(entry.name) != server:
+                    found.append(int(entry.name))
+        return sorted(set(found) - {os.getpid()})
 
     def wait(self, what: str, true: Callable[[], bool], limit_s: float = 120.0) -> None:
         """Wait until it is true; a launcher that ended otherwise than by a kill is an error."""
