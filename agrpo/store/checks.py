@@ -108,9 +108,9 @@ GROUPS = {
         WHERE run_id = :run) AS made WHERE run_id = :run AND last_ready_order <> num_groups""",
     ),
     "unscored_rollout": (
-        "a group is finished and one of its rollouts is not",
+        "a group has left its worker and one of its rollouts is unfinished",
         """SELECT g.id AS group_id, r.member, r.status FROM groups g JOIN rollouts r ON r.group_id = g.id
-        WHERE g.run_id = :run AND g.status IN ('ready', 'trained') AND r.status <> 'scored'""",
+        WHERE g.run_id = :run AND g.status <> 'claimed' AND r.status <> 'scored'""",
     ),
     "trained_tokens": (
         "the samples of a rollout train more tokens than were generated",

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from agrpo import codec
 from agrpo.records import GroupCommit, ScoredRollout
-from agrpo.store import schema
+from agrpo.store import drafts, schema
 from agrpo.store.attempt import Attempt
 from agrpo.store.json_text import to_floats
 from agrpo.store.payload import digest, turn_rows
@@ -102,6 +102,7 @@ def commit(attempt: Attempt, group: GroupCommit) -> None:
     with attempt.write() as connection:
         values["ready_order"] = _next_ready_order(connection, attempt.run_id)
         _leave_claimed(connection, attempt, group.group_id, values)
+        drafts.clear(connection, group.group_id)
         for table, rows in ((schema.rollouts, rollouts), (schema.turns, turns), (schema.samples, samples)):
             if rows:
                 connection.execute(insert(table), rows)
@@ -112,10 +113,11 @@ def skip(attempt: Attempt, group_id: int, reason: str) -> None:
     values = {"status": "dropped", "drop_reason": reason, "claimed_by": None, "ready_at": time.time()}
     with attempt.write() as connection:
         _leave_claimed(connection, attempt, group_id, values)
+        drafts.clear(connection, group_id)
 
 
 def requeue(attempt: Attempt, group_id: int) -> None:
-    """Give a claim back, to be taken again."""
+    """Give a claim back, to be taken again with the turns that it has."""
     with attempt.write() as connection:
         _leave_claimed(connection, attempt, group_id, {"claimed_by": None})
 
@@ -204,6 +206,7 @@ def _rollout_row(group_id: int, member: int, scored: ScoredRollout) -> dict[str,
         "rewards": scored.rewards,
         "reward": None if math.isnan(scored.reward) else float(scored.reward),
         "advantage": float(scored.advantage),
+        "status": "scored",
     }
 
 

@@ -28,13 +28,18 @@ def turn_rows(
     """Rows of a rollout's turns; its first prompt is compared with the group's, any other with the turn before it."""
     rows, held = [], list(prompt_ids)
     for position, turn in enumerate(turns):
-        shared = codec.num_shared(held, turn.prompt_ids)
-        key = {"group_id": group_id, "member": member, "turn": position}
-        prompt = {"num_shared": shared, "prompt_suffix": codec.encode_ints(turn.prompt_ids[shared:])}
-        row: dict[str, Any] = key | prompt | _output_columns(turn)
-        rows.append(row | {"digest": digest(row[name] for name in ARRAYS)})
+        rows.append(turn_row(group_id, member, position, held, turn))
         held = [*turn.prompt_ids, *turn.output_ids]
     return rows
+
+
+def turn_row(group_id: int, member: int, position: int, held: Sequence[int], turn: TurnRecord) -> dict[str, Any]:
+    """The row of one turn; `held` are the tokens known before it."""
+    shared = codec.num_shared(held, turn.prompt_ids)
+    key = {"group_id": group_id, "member": member, "turn": position}
+    prompt = {"num_shared": shared, "prompt_suffix": codec.encode_ints(turn.prompt_ids[shared:])}
+    row: dict[str, Any] = key | prompt | _output_columns(turn)
+    return row | {"digest": digest(row[name] for name in ARRAYS)}
 
 
 def read_turns(prompt_ids: Sequence[int], rows: Iterable[Row[Any]]) -> list[TurnRecord]:

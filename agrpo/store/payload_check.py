@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, select
+from sqlalchemy import Connection, Row, func, or_, select
 
 from agrpo import codec
 from agrpo.store import schema
@@ -38,8 +38,9 @@ class Payload:
 def broken_payloads(connection: Connection, run_id: str) -> Payload:
     """Read all arrays of a run's groups, those that were pruned excepted."""
     found = Payload()
+    holds_tokens = or_(_groups.prompt_ids.is_not(None), _groups.status == "claimed")
     columns = (_groups.id, _groups.prompt_ids, _groups.digest)
-    query = select(*columns).where(_groups.run_id == run_id, _groups.prompt_ids.is_not(None)).order_by(_groups.id)
+    query = select(*columns).where(_groups.run_id == run_id, holds_tokens).order_by(_groups.id)
     # zlib and the hash let other threads run.
     with ThreadPoolExecutor(2) as pool:
         for groups in connection.execute(query, execution_options={"yield_per": _BATCH}).partitions():
@@ -61,6 +62,8 @@ def broken_payloads(connection: Connection, run_id: str) -> Payload:
 
 def _check_groups(groups: Sequence[Any], found: Payload) -> None:
     for row in groups:
+        if row.prompt_ids is None:
+            continue
         try:
             codec.num_entries(row.prompt_ids)
             is_same = row.digest is None or digest([row.prompt_ids]) == row.digest

@@ -98,7 +98,7 @@ rollouts = Table(
         Text,
         nullable=False,
         server_default="scored",
-        comment="open (turns may follow), generated (its siblings are missing) or scored.",
+        comment="open: its group is being generated; scored: it is finished.",
     ),
     column("version", Integer, "Policy version when it started; NULL: the group's.", nullable=True),
 )

@@ -8,6 +8,7 @@ from agrpo.errors import LeaseLost
 from agrpo.store import (
     Attempt,
     checkpoints,
+    drafts,
     events,
     groups,
     leases,
@@ -22,7 +23,7 @@ from agrpo.store import (
     workers,
 )
 from agrpo.store.schema import metadata
-from tests.worlds.small_groups import DEAD, generate, group
+from tests.worlds.small_groups import DEAD, generate, group, turn
 
 WRITES = {
     "runs.set_status": lambda a, c: runs.set_status(a, "running"),
@@ -41,11 +42,14 @@ WRITES = {
     "groups.claim": lambda a, c: groups.claim(a, 1, 1),
     "groups.commit": lambda a, c: groups.commit(a, group(c)),
     "groups.skip": lambda a, c: groups.skip(a, c.group_id, "filtered"),
+    "drafts.add": lambda a, c: drafts.add(a, [drafts.NewTurn(c.group_id, 0, 0, 0, None, turn([1], [2]))]),
+    "drafts.discard": lambda a, c: drafts.discard(a, c.group_id),
     "groups.requeue": lambda a, c: groups.requeue(a, c.group_id),
     "samples.drop": lambda a, c: samples.drop(a, [1], "stale"),
     "steps.record": lambda a, c: steps.record(a, 2, [steps.StepRow(0, 0, 0, 2)], 0),
     "steps.finish": lambda a, c: steps.finish(a, 1, "digest", {}),
     "checkpoints.commit": lambda a, c: checkpoints.commit(a, 1, "path", "digest"),
+    "checkpoints.place": lambda a, c: checkpoints.place(a, 1, "path", lambda: "digest"),
     "checkpoints.forget": lambda a, c: checkpoints.forget(a, 1),
     "metrics.log": lambda a, c: metrics.log(a, 1, {"reward": 1.0}),
     "metrics.window": lambda a, c: metrics.window(a, "worker", 0, {}),
@@ -74,7 +78,7 @@ def test_an_old_token_writes_nothing_after_a_takeover(store, attempt, worker):
 
 
 def test_every_public_write_is_fenced():
-    modules = (checkpoints, events, groups, leases, metrics, policies, processes, runs, samples, servers, steps)
+    modules = (checkpoints, drafts, events, groups, leases, metrics, policies, processes, runs, samples, servers, steps)
     taking_an_attempt = {
         f"{module.__name__.rpartition('.')[2]}.{name}"
         for module in (*modules, workers)
