@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from agrpo.settings import Dtype, Section
 
-_LAUNCH_KEYS = {"ranks", "threads", "gpus", "training_arguments"}
+_LAUNCH_KEYS = {"ranks", "threads", "gpus", "config", "training_arguments"}
 
 Schedule = Literal[
     "constant", "constant_with_warmup", "linear", "cosine", "cosine_with_min_lr", "polynomial", "inverse_sqrt"
@@ -122,8 +122,10 @@ class TrainerSettings(Section):
     """CPU threads of each rank; None leaves it to torch."""
     gpus: list[int] | None = None
     """GPUs for the trainer; None takes the last one."""
+    config: str | None = None
+    """Import path of a subclass of AsyncGRPOConfig, as "package.module:Name"; None: that class itself."""
     training_arguments: dict[str, Any] = Field(default={})
-    """Any further field of transformers' TrainingArguments, passed on as it is."""
+    """Any further field of transformers' TrainingArguments, or of `config`, passed on as it is."""
 
     @model_validator(mode="after")
     def _keep_one_place(self) -> Self:

@@ -151,12 +151,12 @@ def spec_of_run(store_url: str, run_id: str, token: int) -> WorkerSpec:
     from transformers import AutoTokenizer
 
     from agrpo import runfile
-    from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
+    from agrpo.trainer.run_config import make_config
 
     store = Store.open(store_url, create=False)
     run = runfile.RunFile.model_validate(runs.get_run(store, run_id).config)
     store.close()
-    config = AsyncGRPOConfig(**runfile.training_arguments(run))
+    config = make_config(run, runfile.training_arguments(run))
     tokenizer = AutoTokenizer.from_pretrained(run.model.path, trust_remote_code=config.trust_remote_code)
     return WorkerSpec(
         config=config,

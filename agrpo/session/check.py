@@ -16,8 +16,9 @@ def check_input(run: RunFile) -> None:
         reward = resolve_callable(path)
         if reward.__name__ == "<lambda>":
             raise BadInput(f"rewards: '{path}' is a lambda, which no other process can import; write a def")
-    for path in [*run.tools, *run.environment.paths, *([] if run.loop is None else [run.loop])]:
-        resolve_callable(path)
+    for named in [*run.tools, *run.environment.paths, run.loop, run.trainer.config]:
+        if named is not None:
+            resolve_callable(named)
     _check_model(run)
     placement(run)
 

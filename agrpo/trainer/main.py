@@ -13,8 +13,8 @@ from agrpo.errors import BadInput
 from agrpo.launch import exits
 from agrpo.store import Attempt, Store, runs
 from agrpo.trainer.assembly import assemble
-from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 from agrpo.trainer.policy_model import load_policy, load_tokenizer
+from agrpo.trainer.run_config import make_config
 from agrpo.trainer.store_trainer import StoreTrainer
 
 
@@ -25,7 +25,7 @@ def train(attempt: Attempt) -> None:
     run, run_dir = runfile.RunFile.model_validate(stored.config), Path(stored.run_dir)
     settings: dict[str, Any] = {"disable_tqdm": True, "report_to": "none"}
     settings |= runfile.training_arguments(run) | {"output_dir": str(run_dir / "checkpoints")}
-    args = AsyncGRPOConfig(**settings)
+    args = make_config(run, settings)
     if args.world_size != run.trainer.ranks:
         raise BadInput(
             f"trainer.ranks is {run.trainer.ranks}, but {args.world_size} processes came up: start them with torchrun "

@@ -20,11 +20,11 @@ from agrpo.errors import BadInput
 from agrpo.launch import exits
 from agrpo.store import Store, checkpoints, events, policies, runs, steps
 from agrpo.trainer import ranks
-from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 from agrpo.trainer.checkpoint import Choice, damage, seal
 from agrpo.trainer.feed import Ending, StepOrder, recorded_order
 from agrpo.trainer.policy_model import load_policy, load_tokenizer, weights_digest
 from agrpo.trainer.replay_result import ReplayResult, StepCheck
+from agrpo.trainer.run_config import make_config
 from agrpo.trainer.store_trainer import StoreTrainer
 from agrpo.trainer.work import environment
 
@@ -126,7 +126,7 @@ def replay(
     run = runfile.RunFile.model_validate(stored.config)
     begin = Choice(start, from_step, ()) if start else _beginning(store, run_id, from_step)
     _refuse_impossible(store, run_id, from_step, to_step)
-    args = AsyncGRPOConfig(**_settings(run, output))
+    args = make_config(run, _settings(run, output))
     work = ReplayWork(store, run_id, begin, to_step, output)
     trainer = StoreTrainer(load_policy(run.model.path, args), args, load_tokenizer(run.model.path, args))
     work.model = trainer.policy
