@@ -61,7 +61,7 @@ def of_group(store: Store, group_id: int) -> list[Draft]:
     with store.read() as connection:
         versions = {row.member: row.version for row in connection.execute(opened)}
         members = groupby(connection.execute(rows), key=lambda row: int(row.member))
-        return [Draft(member, versions[member], read_turns([], found)) for member, found in members]
+        return [Draft(member, versions[member], read_turns([], of)) for member, of in members if member in versions]
 
 
 def discard(attempt: Attempt, group_id: int) -> None:
