@@ -176,6 +176,23 @@ def fork(run: str, *, step: int, name: str, override: Overrides = (), store: Sto
     return 0
 
 
+@app.command
+def rewards(*, as_json: AsJson = False) -> int:
+    """List the reward functions that come with agrpo.
+
+    Example: agrpo rewards
+
+    Parameters
+    ----------
+    as_json
+        Print one JSON list.
+    """
+    from agrpo.cli.rewards import print_rewards
+
+    print_rewards(as_json)
+    return 0
+
+
 def _run(run: runfile.RunFile, as_json: bool) -> int:
     from flows.console import run_flow  # Prefect takes two seconds to import
 
