@@ -90,9 +90,12 @@ class Conversation:
     def add_answers(self, reply: Reply, answers: list[str]) -> None:
         """What the tools said to the calls of a reply."""
         for call, answer in zip(reply.calls, answers, strict=True):
-            message = {"role": "tool", "name": call.name or "unknown", "content": answer}
-            self.completion.append(message)
-            self._written.append(message)
+            self.add_message({"role": "tool", "name": call.name or "unknown", "content": answer})
+
+    def add_message(self, message: Message) -> None:
+        """What somebody else than the model says."""
+        self.completion.append(message)
+        self._written.append(message)
 
     @property
     def output_ids(self) -> list[int]:

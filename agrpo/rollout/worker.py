@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from agrpo.environments.check import check_environments, check_tools
 from agrpo.environments.pool import EnvironmentPool, Factory, TimeLimits
 from agrpo.errors import AgrpoError, LeaseLost, Outage
 from agrpo.launch import exits
@@ -157,20 +158,22 @@ def spec_of_run(store_url: str, run_id: str, token: int) -> WorkerSpec:
     run = runfile.RunFile.model_validate(runs.get_run(store, run_id).config)
     store.close()
     config = make_config(run, runfile.training_arguments(run))
+    dataset = runfile.load_dataset(run)
+    tools = check_tools([runfile.resolve_callable(path) for path in run.tools])
     tokenizer = AutoTokenizer.from_pretrained(run.model.path, trust_remote_code=config.trust_remote_code)
     return WorkerSpec(
         config=config,
         model_name=run.model.path,
         tokenizer=tokenizer,
         eos_token_ids=end_tokens(run.model.path, tokenizer),
-        dataset=runfile.load_dataset(run),
+        dataset=dataset,
         reward_funcs=tuple(runfile.resolve_callable(path) for path in run.rewards),
         store_url=store_url,
         run_id=run_id,
         token=token,
         loop_cls=AsyncRolloutLoop if run.loop is None else runfile.resolve_callable(run.loop),
-        tools=tuple(runfile.resolve_callable(path) for path in run.tools),
-        environment_factory=runfile.environment_factory(run),
+        tools=tools,
+        environment_factory=check_environments(runfile.environment_factory(run), tools, run.rewards or None, dataset),
         isolate_environments=run.environment.isolation == "process",
     )
 

@@ -1,5 +1,6 @@
 """Is all there that a run file names? Asked before anything is started or written."""
 
+import inspect
 from pathlib import Path
 
 from agrpo.callables import resolve_callable
@@ -14,7 +15,7 @@ def check_input(run: RunFile) -> None:
         resolve_callable(run.data.rows)
     for path in run.rewards:
         reward = resolve_callable(path)
-        if reward.__name__ == "<lambda>":
+        if inspect.isfunction(reward) and reward.__name__ == "<lambda>":
             raise BadInput(f"rewards: '{path}' is a lambda, which no other process can import; write a def")
     for named in [*run.tools, *run.environment.paths, run.loop, run.trainer.config]:
         if named is not None:
