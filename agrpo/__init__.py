@@ -17,6 +17,8 @@ _HOMES = {
     "AsyncGRPOTrainer": "agrpo.trainer.async_grpo_trainer",
     "AsyncGRPOConfig": "agrpo.trainer.async_grpo_config",
     "AsyncRolloutLoop": "agrpo.rollout.loop",
+    "AgentTask": "agrpo.harness.loop",
+    "HarnessAsyncGRPOTrainer": "agrpo.harness.trainer",
     "Rollout": "agrpo.records",
     "RolloutGroup": "agrpo.records",
     "TurnRecord": "agrpo.records",

@@ -8,10 +8,14 @@ from agrpo.tools.formats import deepseek, hermes, llama3, qwen_xml
 
 Replacements = tuple[tuple[str, str], ...]
 
-# Qwen3 shows reasoning only after the last question, and an empty block only in the last message.
+# Qwen3 shows reasoning only after the last question, and an empty block only in the last message; what was sampled
+# has the block where the model wrote it, or where thinking is off and the generation prompt holds it.
 _KEEP_REASONING: Replacements = (
     ("loop.index0 > ns.last_query_index", "true"),
-    ("loop.last or (not loop.last and reasoning_content)", "true"),
+    (
+        "loop.last or (not loop.last and reasoning_content)",
+        "reasoning_content or '<think>' in message.content or (enable_thinking is defined and not enable_thinking)",
+    ),
 )
 # DeepSeek's templates cut the reasoning off every earlier answer.
 _KEEP_THOUGHTS: Replacements = (

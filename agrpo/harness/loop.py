@@ -1,0 +1,73 @@
+"""The rollout loop of foreign agents."""
+
+from collections.abc import Callable
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any
+
+from agrpo.errors import BadInput
+from agrpo.harness.endpoint import Endpoint
+from agrpo.harness.session import Session
+from agrpo.records import Message, Rollout
+from agrpo.rollout.loop import AsyncRolloutLoop
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTask:
+    """What an agent is started with."""
+
+    base_url: str
+    """Of an OpenAI-compatible endpoint that belongs to this rollout alone."""
+    api_key: str
+    model: str
+    prompt: list[Message]
+
+
+Agent = Callable[[AgentTask], Any]
+"""Sync or async; returns None, or its own reward."""
+
+
+class HarnessRolloutLoop(AsyncRolloutLoop):
+    """Every rollout is one run of an agent; whatever it asks the endpoint becomes a turn."""
+
+    def __init__(self, *arguments: Any, agent: Agent, agent_timeout_s: float, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self._agent = agent
+        self._agent_timeout_s = agent_timeout_s
+        self._endpoint = Endpoint(self.model_name)
+
+    async def setup(self) -> None:
+        """Open the endpoint."""
+        await self._endpoint.start()
+
+    async def close(self) -> None:
+        """Close it."""
+        await self._endpoint.close()
+
+    async def generate_one(self, prompt: list[Message], tools: list[Callable[..., Any]], group_id: int = 0) -> Rollout:
+        """Run the agent; its errors are a bug, except when the endpoint could not serve it."""
+        session = Session(self.chat, self.generate_one_turn)
+        with self._endpoint.open(session, copy_context()) as (base_url, api_key):
+            task = AgentTask(base_url, api_key, self.model_name, prompt)
+            try:
+                reward = await self.threads.run(self._agent, {"task": task}, self._agent_timeout_s)
+            except Exception:
+                if session.error is None:
+                    raise
+                reward = None  # the endpoint's own error says why
+        if session.error is not None:
+            raise session.error
+        return Rollout(
+            session.completion(),
+            [token_id for turn in session.turns for token_id in turn.output_ids],
+            session.turns,
+            tool_call_count=sum(len(exchange.reply.calls) for exchange in session.exchanges),
+            tool_failure_count=sum(call.error is not None for e in session.exchanges for call in e.reply.calls),
+            reward=_checked(reward),
+        )
+
+
+def _checked(reward: Any) -> float | None:
+    if reward is None or (isinstance(reward, int | float) and not isinstance(reward, bool)):
+        return reward
+    raise BadInput(f"the agent returned {str(reward)[:200]!r}; return its reward as a number, or None")
