@@ -143,6 +143,8 @@ class StoreSettings(Section):
 
     url: str = "sqlite:///runs/agrpo.db"
     """SQLAlchemy URL; PostgreSQL when more than one machine takes part. AGRPO_DATABASE_URL wins over it."""
+    commit: Literal["turn", "group"] = "turn"
+    """What a killed worker has kept: every turn that came back, or only finished groups, with fewer writes."""
     keep_payloads: Literal["all", "none"] | int = "all"
     """Token ids and log-probabilities of finished steps: keep all, none, or those of the last n steps."""
 

@@ -5,6 +5,7 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from agrpo.advantages import check_advantages, has_signal, total_rewards
 from agrpo.environments.pool import EnvironmentPool, Visit
 from agrpo.errors import BadInput, MalformedAnswer, PromptTooLong, RequestRefused, ServerOutage
 from agrpo.records import GroupCommit, Message, Rollout, RolloutGroup, ScoredRollout
+from agrpo.rollout.journal import Drafts, GroupJournal, open_journal
 from agrpo.rollout.loop import AsyncRolloutLoop, RolloutPlace, rollout_place
 from agrpo.rollout.outages import is_outage
 from agrpo.rollout.prompts import Prompt
@@ -24,7 +26,7 @@ from agrpo.sequences import build_sequences
 from agrpo.tools.tally import ToolTally
 
 RETRY_DELAYS_S = (1.0, 2.0, 4.0, 8.0)
-REFUSAL_WINDOW_S = 1.0
+REFUSAL_WINDOW_S = 0.25
 """How long the first rollout of a group goes ahead of the others: a refused prompt is refused within it."""
 
 
@@ -76,7 +78,9 @@ class GroupGenerator:
         slots: Slots,
         tools: Sequence[Callable[..., Any]] = (),
         environments: EnvironmentPool | None = None,
+        drafts: Drafts | None = None,
     ) -> None:
+        """`drafts` keeps turns before their group is finished; None: a group that is interrupted begins anew."""
         self.num_retries = 0
         self.num_open = 0
         """Rollouts of started groups that have not come back, with or without a slot."""
@@ -85,6 +89,7 @@ class GroupGenerator:
         self._slots = slots
         self._tools = list(tools)
         self._environments = environments
+        self._drafts = drafts
 
     async def generate(self, prompt: Prompt, group_id: int, version: Callable[[], int]) -> GeneratedGroup:
         """The rollouts of a prompt; `version` is asked when the first one starts.
@@ -96,10 +101,17 @@ class GroupGenerator:
         failures: list[GroupFailed] = []
         tasks: list[asyncio.Task[Member | None]] = []
         self.num_open += num_generations
+
+        def start(number: int) -> RolloutPlace:
+            versions.append(version())
+            own = None if journal is None else journal.member(number, versions[-1])
+            return RolloutPlace(self._run_id, prompt.prompt_index, number, journal=own)
+
         try:
+            journal = await self._open_journal(group_id, version())
             async with asyncio.TaskGroup() as members:
                 for number in range(num_generations):
-                    member = self._member(prompt, group_id, number, lambda: versions.append(version()), failures)
+                    member = self._member(prompt, group_id, partial(start, number), failures)
                     tasks.append(members.create_task(member))
                     tasks[-1].add_done_callback(self._close_one)
                     if number == 0:
@@ -110,21 +122,26 @@ class GroupGenerator:
             self.num_open -= num_generations - len(tasks)
         results = [task.result() for task in tasks]
         came_back = [member for member in results if member is not None]
-        group = _group(prompt, group_id, versions[0], came_back)
+        began = versions[0] if journal is None else journal.began(versions[0])
+        group = _group(prompt, group_id, began, came_back)
         has_tools = bool(self._tools) or self._environments is not None
         return GeneratedGroup(prompt, group, came_back, [str(failure) for failure in failures], has_tools)
+
+    async def _open_journal(self, group_id: int, version: int) -> GroupJournal | None:
+        if self._drafts is None:
+            return None
+        return await open_journal(self._drafts, group_id, version, self._loop.config.max_staleness)
 
     def _close_one(self, task: asyncio.Task[Member | None]) -> None:
         self.num_open -= 1
 
     async def _member(
-        self, prompt: Prompt, group_id: int, number: int, started: Callable[[], None], failures: list[GroupFailed]
+        self, prompt: Prompt, group_id: int, start: Callable[[], RolloutPlace], failures: list[GroupFailed]
     ) -> Member | None:
         """One rollout in its slot; None when it failed and the group can do without it."""
         async with self._slots:
-            started()
+            place = start()
             begin = time.monotonic()
-            place = RolloutPlace(self._run_id, prompt.prompt_index, number)
             try:
                 return await self._outlast(prompt, group_id, place, begin)
             except Exception as error:
@@ -149,6 +166,8 @@ class GroupGenerator:
             except Exception as error:
                 num_bad += isinstance(error, MalformedAnswer | CallOverran)
                 retry = num_bad == 1 if isinstance(error, MalformedAnswer | CallOverran) else _is_passing(error)
+                if place.journal is not None and not _is_passing(error):
+                    place.journal.forget()
                 if not retry or delay is None:
                     error.add_note(f"in generate_one for row {prompt.row_index}: prompt {str(prompt.messages)[:500]}")
                     raise

@@ -1,6 +1,8 @@
 """The worker's side of the store: every call on one thread, so that the event loop never waits for the database."""
 
 import asyncio
+import contextlib
+import queue
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -8,7 +10,8 @@ from typing import Any, TypeVar
 
 from agrpo.errors import BadInput
 from agrpo.records import GroupCommit
-from agrpo.store import Attempt, events, groups, metrics, processes, runs, samples, servers, workers
+from agrpo.store import Attempt, drafts, events, groups, metrics, processes, runs, samples, servers, workers
+from agrpo.store.drafts import Draft, NewTurn
 from agrpo.store.groups import Claim
 from agrpo.store.servers import ServerRecord
 
@@ -47,6 +50,8 @@ class Ledger:
         self._process_id = process_id
         self._index = _worker_index(attempt, process_id)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._turns: queue.SimpleQueue[NewTurn] = queue.SimpleQueue()
+        self._failure: BaseException | None = None
 
     async def view(self) -> View:
         """Read the run as it is now."""
@@ -64,6 +69,20 @@ class Ledger:
     async def commit(self, group: GroupCommit) -> None:
         """Store a finished group, in one transaction."""
         await self._call(lambda: groups.commit(self._attempt, group))
+
+    async def drafts(self, group_id: int) -> list[Draft]:
+        """The unfinished rollouts of a claimed group."""
+        return await self._call(lambda: drafts.of_group(self._attempt.store, group_id))
+
+    async def discard(self, group_id: int) -> None:
+        """Forget them."""
+        await self._call(lambda: drafts.discard(self._attempt, group_id))
+
+    def keep(self, turn: NewTurn) -> None:
+        """Store a turn before anything that is called later; turns that wait together share a transaction."""
+        self._turns.put(turn)
+        flushed = asyncio.get_running_loop().run_in_executor(self._thread, self._flush)
+        flushed.add_done_callback(self._note_failure)
 
     async def skip(self, group_id: int, reason: str, message: str | None = None) -> None:
         """Drop a claimed prompt without rollouts, with an event when there is something to say."""
@@ -110,7 +129,21 @@ class Ledger:
         """Let the call in progress end and take no more."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
+    def _flush(self) -> None:
+        turns = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                turns.append(self._turns.get_nowait())
+        if turns:
+            drafts.add(self._attempt, turns)
+
+    def _note_failure(self, flushed: "asyncio.Future[None]") -> None:
+        if not flushed.cancelled():
+            self._failure = self._failure or flushed.exception()
+
     async def _call(self, function: Callable[[], T]) -> T:
+        if self._failure is not None:
+            raise self._failure
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
     def _say(self, admission: Admission) -> None:

@@ -14,6 +14,7 @@ from agrpo.errors import PromptTooLong
 from agrpo.inference.client import SamplingParams
 from agrpo.records import Message, Rollout, RolloutGroup, TurnRecord
 from agrpo.rollout.conversation import ChatFormat, Conversation
+from agrpo.rollout.journal import MemberJournal
 from agrpo.rollout.pool import ServerPool
 from agrpo.rollout.threads import Threads
 from agrpo.tools.tally import ToolTally
@@ -35,10 +36,14 @@ class RolloutPlace:
     num_requests: int = 0
     tally: ToolTally = field(default_factory=ToolTally)
     """What its tools did."""
+    journal: MemberJournal | None = None
+    """Its turns as they came back; None where they are kept with their group only."""
 
     def begin_again(self) -> None:
         """The rollout is generated from its start: seeds repeat, the tools' counts begin anew."""
         self.num_requests, self.tally = 0, ToolTally()
+        if self.journal is not None:
+            self.journal.rewind()
 
     def next_seed(self) -> int:
         """A seed for the next request: the same on a replay, another for every member and turn."""
@@ -121,6 +126,10 @@ class AsyncRolloutLoop:
         place = rollout_place.get()
         is_first = place is None or place.num_requests == 0
         seed = place.next_seed() if place is not None else None
+        journal = None if place is None else place.journal
+        recalled = None if journal is None else journal.recall(prompt_ids)
+        if recalled is not None:
+            return recalled
         longest = await self._pool.max_model_len()
         room = min(self.config.max_completion_length, longest - len(prompt_ids))
         if room < 1 and is_first:
@@ -130,7 +139,10 @@ class AsyncRolloutLoop:
             )
         if room < 1:
             return TurnRecord(prompt_ids, [], finish_reason="length")
-        return await self._pool.generate(prompt_ids, self._sampling(room, seed))
+        turn = await self._pool.generate(prompt_ids, self._sampling(room, seed))
+        if journal is not None:
+            journal.note(turn)
+        return turn
 
     def compute_advantages(self, group: RolloutGroup) -> np.ndarray:
         """One advantage per rollout, in the order of `group.rewards` (NaN where no source scored)."""

@@ -53,6 +53,8 @@ class WorkerSpec:
     run_id: str
     token: int
     loop_cls: Callable[..., AsyncRolloutLoop] = AsyncRolloutLoop
+    commit_turns: bool = True
+    """Keep every turn as it comes back; False: only finished groups."""
     tools: tuple[Callable[..., Any], ...] = ()
     environment_factory: Factory | Mapping[str, Factory] | None = None
     isolate_environments: bool = False
@@ -98,7 +100,9 @@ async def work(spec: WorkerSpec, attempt: Attempt, process_id: int) -> None:
     num_epochs = config.num_train_epochs if config.max_steps <= 0 else None
     prompts = open_prompts(spec.dataset, num_epochs, needs_prompt=spec.environment_factory is None)
     environments = _environments(spec, loop)
-    generator = GroupGenerator(loop, spec.run_id, slots, spec.tools, environments)
+    generator = GroupGenerator(
+        loop, spec.run_id, slots, spec.tools, environments, ledger if spec.commit_turns else None
+    )
     work = asyncio.ensure_future(Dispatcher(loop, prompts, scorer, pool, ledger, generator, slots).run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _stop, work)
     watch = asyncio.ensure_future(_end_with_parent(work))
@@ -171,6 +175,7 @@ def spec_of_run(store_url: str, run_id: str, token: int) -> WorkerSpec:
         store_url=store_url,
         run_id=run_id,
         token=token,
+        commit_turns=run.store.commit == "turn",
         loop_cls=AsyncRolloutLoop if run.loop is None else runfile.resolve_callable(run.loop),
         tools=tools,
         environment_factory=check_environments(runfile.environment_factory(run), tools, run.rewards or None, dataset),

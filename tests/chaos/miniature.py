@@ -11,11 +11,11 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from agrpo.metrics import Window
-from agrpo.packing.planner import Limits
 from agrpo.store import (
     Attempt,
     Store,
     checkpoints,
+    drafts,
     events,
     groups,
     leases,
@@ -27,9 +27,11 @@ from agrpo.store import (
     steps,
     workers,
 )
+from agrpo.store.drafts import NewTurn
 from agrpo.trainer.checkpoint import CheckpointShelf
 from agrpo.trainer.feed import Feed, Pace, StepOrder, recorded_order
 from agrpo.trainer.stopping import StopSwitch
+from agrpo.trees import Limits
 from tests.worlds.small_groups import DEAD, group, scored, turn, two_samples
 
 RUN = "miniature"
@@ -125,6 +127,13 @@ class _Worker:
             case 3:
                 both = (two_samples(), scored([turn([1, 2, 3], [7])]))
                 groups.commit(self._attempt, group(claim, *both, version=version))
+            case 4:
+                first = turn([1, 2, 3], [4, 5])
+                drafts.add(self._attempt, [NewTurn(claim.group_id, 0, 0, version, None, first)])
+                drafts.add(
+                    self._attempt, [NewTurn(claim.group_id, 0, 1, version, first, turn([1, 2, 3, 4, 5, 9], [6]))]
+                )
+                groups.commit(self._attempt, group(claim, version=version))
             case 6:
                 groups.commit(self._attempt, group(claim, version=0))
             case _:

@@ -1,0 +1,90 @@
+"""The turns of a group as they come back: kept at once, and given again instead of generated when a group is resumed.
+
+A resumed rollout is run from its start. As long as it asks what it asked before it gets the answers that it got,
+without any server; from the first other prompt on it generates. Its tools run again, as they do after an outage.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from agrpo import versions
+from agrpo.records import TurnRecord
+from agrpo.store.drafts import Draft, NewTurn
+
+
+class Drafts(Protocol):
+    """Where turns are kept."""
+
+    async def drafts(self, group_id: int) -> list[Draft]:
+        """The unfinished rollouts of a claimed group."""
+
+    async def discard(self, group_id: int) -> None:
+        """Forget them."""
+
+    def keep(self, turn: NewTurn) -> None:
+        """Store a turn soon; who waits for the store afterwards waits for it too."""
+
+
+class MemberJournal:
+    """The turns of one rollout."""
+
+    def __init__(
+        self, group_id: int, member: int, version: int, known: list[TurnRecord], keep: Callable[[NewTurn], None]
+    ):
+        self.version = version
+        """Policy version when it started."""
+        self._group_id = group_id
+        self._member = member
+        self._turns = known
+        self._position = 0
+        self._keep = keep
+
+    def rewind(self) -> None:
+        """The rollout is run from its start."""
+        self._position = 0
+
+    def forget(self) -> None:
+        """Nothing that came back is given again."""
+        self._turns, self._position = [], 0
+
+    def recall(self, prompt_ids: list[int]) -> TurnRecord | None:
+        """What came back for this prompt at this place before; None: it must be generated."""
+        if self._position == len(self._turns) or self._turns[self._position].prompt_ids != prompt_ids:
+            return None
+        self._position += 1
+        return self._turns[self._position - 1]
+
+    def note(self, turn: TurnRecord) -> None:
+        """A turn came back."""
+        before = self._turns[self._position - 1] if self._position else None
+        self._turns = [*self._turns[: self._position], turn]
+        self._keep(NewTurn(self._group_id, self._member, self._position, self.version, before, turn))
+        self._position += 1
+
+
+class GroupJournal:
+    """The turns of one group, with those of an earlier attempt where they are still fresh."""
+
+    def __init__(self, group_id: int, kept: list[Draft], keep: Callable[[NewTurn], None]) -> None:
+        self._group_id = group_id
+        self._kept = {draft.member: draft for draft in kept}
+        self._keep = keep
+
+    def began(self, version: int) -> int:
+        """Policy version of the oldest rollout, when those that are not given again began at `version` or later."""
+        return min([version, *(draft.version for draft in self._kept.values())])
+
+    def member(self, number: int, version: int) -> MemberJournal:
+        """The journal of a rollout that starts under this policy version, or started under an earlier one."""
+        kept = self._kept.get(number)
+        known, began = ([], version) if kept is None else (kept.turns, kept.version)
+        return MemberJournal(self._group_id, number, began, known, self._keep)
+
+
+async def open_journal(drafts: Drafts, group_id: int, version: int, max_staleness: int) -> GroupJournal:
+    """A group's journal; turns that are too old to be trained are forgotten, and the group begins anew."""
+    kept = await drafts.drafts(group_id)
+    if any(versions.is_stale(version, draft.version, max_staleness) for draft in kept):
+        await drafts.discard(group_id)
+        kept = []
+    return GroupJournal(group_id, kept, drafts.keep)
