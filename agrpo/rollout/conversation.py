@@ -1,6 +1,7 @@
 """The prompt of every turn: the whole conversation, rendered so that it begins with what was sampled if it can."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from agrpo.records import Message, TurnRecord
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+NUM_TEXTS_KEPT = 64
+
+
 class ChatFormat:
     """How messages and tools become tokens and back, for one tokenizer."""
 
@@ -20,6 +24,8 @@ class ChatFormat:
         self._tokenizer = tokenizer
         self._keywords = keywords
         self._end_ids = end_ids
+        # The rollouts of a group begin with the same text.
+        self._encode = lru_cache(maxsize=NUM_TEXTS_KEPT)(self._encode_anew)
 
     def reader(self, schemas: Sequence[Schema]) -> ReplyReader:
         """What reads the turns of a rollout with these tools."""
@@ -27,6 +33,18 @@ class ChatFormat:
 
     def render(self, messages: list[Message], schemas: Sequence[Schema] = ()) -> list[int]:
         """Token ids of a conversation with the generation prompt; with tools, by a template that keeps prefixes."""
+        return self.encode(self.text(messages, schemas))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a rendered conversation."""
+        return list(self._encode(text))
+
+    def decode(self, token_ids: list[int]) -> str:
+        """The text of tokens, special ones included."""
+        return str(self._tokenizer.decode(token_ids))
+
+    def text(self, messages: list[Message], schemas: Sequence[Schema] = ()) -> str:
+        """A rendered conversation before it is made into tokens."""
         keywords = dict(self._keywords)
         if schemas:
             template = keywords["chat_template"] = self._template(schemas)
@@ -34,14 +52,16 @@ class ChatFormat:
                 keywords["tools"] = list(schemas)
             else:
                 messages = describe_in_text(messages, schemas)
-        ids: Any = self._tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=True, return_dict=False, **keywords
-        )
-        return list(ids)
+        rendered = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **keywords)
+        return str(rendered)
 
     def shows_calls(self, schemas: Sequence[Schema]) -> bool:
         """Whether the template renders the `tool_calls` of a message."""
         return "tool_calls" in self._template(schemas)
+
+    def _encode_anew(self, text: str) -> list[int]:
+        ids: Any = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return list(ids)
 
     def _template(self, schemas: Sequence[Schema]) -> str:
         if "chat_template" in self._keywords:
@@ -64,22 +84,25 @@ class Conversation:
         self._shows_calls = chat.shows_calls(schemas)
         self._written: list[Message] = []
         """The completion with every answer as the text that was sampled."""
+        self._held = ""
+        """The text of the last prompt and of what was sampled for it."""
 
     def next_prompt(self) -> list[int]:
         """The conversation so far: as messages, or with the answers as they were written where only that keeps them.
 
         A template may put a call into other words than the model did; the sampled text can be rendered as well.
         """
-        held = self.turns[-1].prompt_ids + self.turns[-1].output_ids if self.turns else []
-        shown = self._chat.render(self.prompt + self.completion, self._schemas) if self._shows_calls else None
-        if shown is not None and shown[: len(held)] == held:
-            return shown
-        written = self._chat.render(self.prompt + self._written, self._schemas)
-        return written if shown is None or written[: len(held)] == held else shown
+        shown = self._chat.text(self.prompt + self.completion, self._schemas) if self._shows_calls else None
+        if shown is None or not shown.startswith(self._held):
+            written = self._chat.text(self.prompt + self._written, self._schemas)
+            shown = written if shown is None or written.startswith(self._held) else shown
+        self._held = shown
+        return self._chat.encode(shown)
 
     def add_turn(self, turn: TurnRecord) -> Reply:
         """Read what the model said; nothing said leaves no message."""
         self.turns.append(turn)
+        self._held += self._chat.decode(turn.output_ids)
         reply = self._reader.read(turn.prompt_ids, turn.output_ids, self._schemas)
         if turn.output_ids:
             self.completion.append(reply.message)
