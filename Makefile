@@ -1,4 +1,4 @@
-.PHONY: setup quickstart test check clean
+.PHONY: setup quickstart test check chaos clean
 
 setup:
 	@scripts/set_up.sh
@@ -18,6 +18,11 @@ check: setup
 	@folder=$$(mktemp -d) && export AGRPO_DATABASE_URL=sqlite:///$$folder/agrpo.db && \
 		.venv/bin/alembic upgrade head && .venv/bin/alembic check; status=$$?; rm -r $$folder; exit $$status
 	.venv/bin/python -m pytest tests/test_docs.py
+
+# Kills processes of a run N times and writes what came of it to docs/durability-results.md; 200 take half an hour.
+N ?= 200
+chaos: setup
+	@.venv/bin/python -m tests.chaos.many $(N)
 
 clean:
 	rm -rf .venv .cache build *.egg-info

@@ -8,6 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agrpo.errors import ServerOutage
 from agrpo.store import Attempt, processes, servers
+from agrpo.store.pruning import Keep
 from agrpo.trainer import ranks
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 from agrpo.trainer.greeting import capabilities_of, greet
@@ -27,6 +28,7 @@ def assemble(
     checkpoint_root: Path,
     tokenizer: PreTrainedTokenizerBase,
     watch: Callable[[], None] = lambda: None,
+    keep_payloads: Keep = "all",
 ) -> RunWork:
     """Everything that connects a trainer with its run; `watch` is called now and then and may raise."""
     args, model = trainer.args, trainer.policy
@@ -40,6 +42,7 @@ def assemble(
         stop=trainer.stop,
         measures=trainer.measures,
         watch=watch,
+        keep_payloads=keep_payloads,
     )
 
 

@@ -35,7 +35,9 @@ def train(attempt: Attempt) -> None:
     trainer = StoreTrainer(load_policy(run.model.path, args), args, tokenizer)
     if args.fsdp and not trainer.is_fsdp_enabled:
         raise BadInput("fsdp is set, but the processes came up without it: start them with accelerate launch on GPUs")
-    trainer.train_in(assemble(trainer, attempt, run_dir, run_dir / "checkpoints", tokenizer))
+    trainer.train_in(
+        assemble(trainer, attempt, run_dir, run_dir / "checkpoints", tokenizer, keep_payloads=run.store.keep_payloads)
+    )
 
 
 def main(arguments: Sequence[str]) -> None:

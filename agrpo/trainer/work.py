@@ -11,7 +11,8 @@ from transformers import PreTrainedModel
 
 from agrpo.allowance import allowance_tokens, first_allowance
 from agrpo.packing.planner import Limits
-from agrpo.store import Attempt, Store, events, metrics, processes, runs, steps
+from agrpo.store import Attempt, Store, events, metrics, processes, pruning, runs, steps
+from agrpo.store.pruning import Keep
 from agrpo.trainer import ranks
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 from agrpo.trainer.checkpoint import CheckpointShelf, Choice
@@ -40,6 +41,7 @@ class RunWork:
         stop: StopSwitch,
         measures: Measures,
         watch: Callable[[], None] = lambda: None,
+        keep_payloads: Keep = "all",
     ) -> None:
         self.token_budget = token_budget
         self._attempt = attempt
@@ -47,6 +49,7 @@ class RunWork:
         self._args = args
         self._sync = sync
         self._watch = watch
+        self._keep_payloads = keep_payloads
         self._is_first = ranks.rank() == 0
         limits = Limits(ranks.world_size(), args.gradient_accumulation_steps, token_budget, args.groups_per_step)
         self._feed = Feed(attempt, Pace(limits, args.max_staleness), stop, measures.window, self._look)
@@ -135,6 +138,7 @@ class RunWork:
         if self._is_first:
             self._shelf.finish(step, filled)
             self._shelf.rotate(limit)
+            pruning.prune(self._attempt, self._keep_payloads)
         ranks.all_here()
         self._saved_at = time.monotonic()
 

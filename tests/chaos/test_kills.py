@@ -1,6 +1,5 @@
 """Real processes, killed at random times: nothing is lost, nothing trained twice, and the weights are the ledger's."""
 
-import time
 from collections.abc import Iterator
 from random import Random
 
@@ -8,12 +7,13 @@ import pytest
 
 from agrpo.cli.fork import fork_run
 from agrpo.session.replays import replay_run
-from agrpo.store import groups, runs
+from agrpo.store import runs
 from agrpo.store.verify import verify
 from tests.worlds.kill_run import NAME, KillRun
 
 NUM_KILLS = 20
 NUM_STEPS = 25
+PAUSE_S = (0.2, 5.0)
 SEED = 4
 
 
@@ -25,20 +25,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillRun]:
 
 
 def test_a_run_survives_kills_at_random_times_without_losing_a_group(run: KillRun) -> None:
-    random, killed = Random(SEED), []
     run.start()
     run.wait("the first process", lambda: bool(run.alive()))
-    finished: dict[int, int] = {}
-    for _ in range(NUM_KILLS):
-        until = time.monotonic() + random.uniform(0.2, 5.0)
-        run.wait("the next kill", lambda until=until: time.monotonic() > until)
-        finished |= {group.id: group.ready_order for group in groups.groups(run.store, NAME) if group.ready_order}
-        killed.append(run.kill_one(random))
+    killed = run.kill_many(NUM_KILLS, Random(SEED), PAUSE_S)
     run.wait("the end", lambda: run.launcher is not None and run.launcher.poll() == 0, limit_s=240)
     print(f"killed: {', '.join(killed)}")
     assert (runs.get_run(run.store, NAME).status, run.step()) == ("finished", NUM_STEPS), run.log()
-    found = {group.id: group.ready_order for group in groups.groups(run.store, NAME)}
-    assert {id: found.get(id) for id in finished} == finished
+    assert run.lost_groups() == []
     assert verify(run.store, NAME).problems == []
 
 

@@ -15,6 +15,7 @@ from agrpo.store import (
     metrics,
     policies,
     processes,
+    pruning,
     runs,
     samples,
     schema,
@@ -53,6 +54,7 @@ WRITES = {
     "checkpoints.forget": lambda a, c: checkpoints.forget(a, 1),
     "metrics.log": lambda a, c: metrics.log(a, 1, {"reward": 1.0}),
     "metrics.window": lambda a, c: metrics.window(a, "worker", 0, {}),
+    "pruning.prune": lambda a, c: pruning.prune(a, "none"),
     "events.add": lambda a, c: events.add(a, "word", "line"),
     "workers.state": lambda a, c: workers.state(a, 1, 0, True, False, 0),
 }
@@ -78,7 +80,21 @@ def test_an_old_token_writes_nothing_after_a_takeover(store, attempt, worker):
 
 
 def test_every_public_write_is_fenced():
-    modules = (checkpoints, drafts, events, groups, leases, metrics, policies, processes, runs, samples, servers, steps)
+    modules = (
+        checkpoints,
+        drafts,
+        events,
+        groups,
+        leases,
+        metrics,
+        policies,
+        processes,
+        runs,
+        samples,
+        servers,
+        steps,
+        pruning,
+    )
     taking_an_attempt = {
         f"{module.__name__.rpartition('.')[2]}.{name}"
         for module in (*modules, workers)

@@ -4,9 +4,11 @@ A second argument names another run of the same store to continue, as `agrpo res
 """
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from agrpo import runfile
+from agrpo.errors import RunStopped
 from agrpo.launch.attach import attach
 from agrpo.runfile import config_hash, stored_config
 from agrpo.session.session import Session
@@ -22,7 +24,7 @@ def main(path: Path, name: str | None = None) -> None:
     found = attach(store, run.name, stored_config(run), config_hash(run), run.run_dir, max_attempts=10_000)
     if found.attempt is None:
         return
-    with Session(run, found.attempt) as session:
+    with suppress(RunStopped), Session(run, found.attempt) as session:
         for index in range(session.num_servers):
             session.start_server(index)
         for index in range(run.workers.count):

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from agrpo.launch.supervisor import read_stat
-from agrpo.store import Store, processes, runs
+from agrpo.store import Store, groups, processes, runs
 from tests.worlds.tiny_model import make_tiny_model
 
 NAME = "killed"
@@ -51,6 +51,8 @@ class KillRun:
         self.store.migrate()
         self.server: subprocess.Popen[bytes] | None = None
         self.launcher: subprocess.Popen[bytes] | None = None
+        self.finished: dict[int, int] = {}
+        """Place in the order of every group that was finished at some kill."""
 
     def __enter__(self) -> "KillRun":
         self.start_server()
@@ -135,6 +137,25 @@ class KillRun:
             self.start()
         if self.server.poll() is not None:
             self.start_server()
+
+    def kill_many(self, number: int, random: Random, pause_s: tuple[float, float]) -> list[str]:
+        """Kill so often, after pauses between these two; what was killed. The run must not end before."""
+        killed = []
+        for _ in range(number):
+            until = time.monotonic() + random.uniform(*pause_s)
+            self.wait("the next kill", lambda until=until: time.monotonic() > until)
+            self._note_finished()
+            killed.append(self.kill_one(random))
+        return killed
+
+    def lost_groups(self) -> list[int]:
+        """Groups that were finished at a kill and are not what they were."""
+        found = {group.id: group.ready_order for group in groups.groups(self.store, NAME)}
+        return [id for id, order in self.finished.items() if found.get(id) != order]
+
+    def _note_finished(self) -> None:
+        rows = groups.groups(self.store, NAME) if runs.find_run(self.store, NAME) else []
+        self.finished |= {group.id: group.ready_order for group in rows if group.ready_order}
 
     def kill_one(self, random: Random) -> str:
         """SIGKILL for a process of the run, its server, its launcher or a supervisor; what it was."""
