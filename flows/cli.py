@@ -2,33 +2,28 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError
 
 from agrpo import runfile
-from agrpo.cli.fork import fork_run
-from agrpo.cli.replay import print_replay
 from agrpo.cli.runs import print_runs
 from agrpo.cli.show import print_run
 from agrpo.cli.stores import opened
-from agrpo.cli.verify import print_verification
 from agrpo.errors import AgrpoError, BadInput
 from agrpo.store import runs as stored_runs
+from flows.looking import LOOKING
+from flows.options import AsJson, Overrides, StoreUrl, Switch
 
 BAD_INPUT, FAILED = 2, 1
 
 app = App(name="agrpo", help="Train language models by asynchronous GRPO.", version_flags=["--version"])
 
-Overrides = Annotated[tuple[str, ...], Parameter(name="--set", negative=())]
-AsJson = Annotated[bool, Parameter(name="--json", negative=())]
-Check = Annotated[bool, Parameter(negative=())]
-DryRun = Annotated[bool, Parameter(negative=())]
-StoreUrl = Annotated[str | None, Parameter(name="--store")]
+for command in LOOKING:
+    app.command(command)
 
 
 @app.command
-def train(run_file: Path, *, override: Overrides = (), dry_run: DryRun = False, as_json: AsJson = False) -> int:
+def train(run_file: Path, *, override: Overrides = (), dry_run: Switch = False, as_json: AsJson = False) -> int:
     """Train what a run file says; the same name and settings continue where the run stopped.
 
     Example: agrpo train examples/quickstart.yaml --set trainer.learning_rate=1e-5
@@ -119,6 +114,8 @@ def verify(run: str, *, store: StoreUrl = None, as_json: AsJson = False) -> int:
     as_json
         Print one JSON object with the offending rows.
     """
+    from agrpo.cli.verify import print_verification  # numpy takes a third of a second that `show` need not spend
+
     return print_verification(store, run, as_json)
 
 
@@ -128,7 +125,7 @@ def replay(
     *,
     to_step: int,
     from_step: int = 0,
-    check: Check = False,
+    check: Switch = False,
     output: Path | None = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
@@ -152,6 +149,8 @@ def replay(
     as_json
         Print one JSON object with the digest of every step.
     """
+    from agrpo.cli.replay import print_replay
+
     return print_replay(store, run, to_step, from_step, check, output, as_json)
 
 
@@ -172,6 +171,8 @@ def fork(run: str, *, step: int, name: str, override: Overrides = (), store: Sto
     store
         The store's URL, where it is neither AGRPO_DATABASE_URL nor the default.
     """
+    from agrpo.cli.fork import fork_run
+
     print(fork_run(store, run, step, name, override))
     return 0
 

@@ -49,6 +49,13 @@ def series(store: Store, run_id: str) -> list[tuple[int, dict[str, float]]]:
         return [(step, to_floats(values)) for step, values in connection.execute(query)]
 
 
+def logged_at(store: Store, run_id: str) -> list[tuple[int, float]]:
+    """Every logged step and when it was logged, in seconds since 1970, in order."""
+    query = select(_metrics.step, _metrics.logged_at).where(_metrics.run_id == run_id).order_by(_metrics.step)
+    with store.read() as connection:
+        return [(step, at) for step, at in connection.execute(query)]
+
+
 def window(attempt: Attempt, process_kind: Kind, index: int, values: Mapping[str, float]) -> None:
     """Append a window of gauges and counts."""
     numbers = {name: float(value) for name, value in values.items()}

@@ -1,5 +1,6 @@
 """Runs: one row a run, and what a person wants to know of it."""
 
+import difflib
 import time
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -102,8 +103,15 @@ def get_run(store: Store, run_id: str) -> Run:
     """The run; BadInput when there is none of that name."""
     run = find_run(store, run_id)
     if run is None:
-        raise BadInput(f"there is no run {run_id!r} in this store: `agrpo runs` lists those that are")
+        raise BadInput(f"there is no run {run_id!r} in this store: {_advice(store, run_id)}")
     return run
+
+
+def _advice(store: Store, run_id: str) -> str:
+    with store.read() as connection:
+        known = connection.execute(select(schema.runs.c.run_id)).scalars().all()
+    near = difflib.get_close_matches(run_id, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else "`agrpo runs` lists those that are"
 
 
 def find_run(store: Store, run_id: str) -> Run | None:
