@@ -74,7 +74,10 @@ class TrainerSettings(Section):
     trust_remote_code: bool = False
     """Run code that comes with the model. It can do anything you can."""
     router_aux_loss_coef: float | None = Field(default=None, ge=0)
-    """Weight of the load-balancing loss of mixture-of-experts models."""
+    """Weight of the load-balancing loss of mixture-of-experts models; it sees a shared token once."""
+    attention_backend: str | None = None
+    """Computes attention over rows: `tree_flash4`, `tree_flash3`, `tree_aiter`, `tree_varlen`, `tree_flex`, `tree_cpu`
+    or an import path `package.module:object`; None takes the first of these that can serve model and device."""
     vllm_server_timeout: float = Field(default=1800.0, gt=0)
     """Limit of readiness, of each request and of each weight update, in seconds."""
     epsilon: float = Field(default=0.2, ge=0)

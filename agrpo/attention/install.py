@@ -43,7 +43,7 @@ def install(model: PreTrainedModel, name: str | None = None, *, needs: Needs | N
         BadInput: a layer cannot be trained in trees, or the backend cannot serve the model.
     """
     recurrent = replace_layers(model) > 0
-    _refuse(model)
+    _refuse(model, recurrent)
     chosen = choose(needs or needs_of(model), name)
     backend = load(chosen)
     registered = chosen.replace(".", "_").replace(":", "_")
@@ -96,19 +96,26 @@ def _bridge(backend: Backend) -> Callable[..., tuple[Tensor, None]]:
         if dropout:
             raise BadInput(f"attention dropout is {dropout}; tree attention has none, set attention_dropout to 0")
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        out = backend.attend(query, key, value, tree, scale, sliding_window, softcap)
+        # Rotations and norms in float32 undo autocast for some of the three.
+        kind = query.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
+        parts = query.to(dtype), key.to(dtype), value.to(dtype)
+        out = backend.attend(*parts, tree, scale, sliding_window, softcap)
         return out.transpose(1, 2).contiguous(), None
 
     return attention
 
 
-def _refuse(model: PreTrainedModel) -> None:
+def _refuse(model: PreTrainedModel, recurrent: bool) -> None:
     """Stop at layers that read other tokens in a way that a tree would not keep."""
     kind = type(model).__name__
     decoder: nn.Module = model.get_decoder()  # type: ignore[no-untyped-call]
     for name, _ in decoder.named_parameters():
         if name.rpartition(".")[2] in ("sinks", "sink"):
             raise BadInput(f"{kind} has attention sinks ({name}); choose a model without them")
+    kinds = {"full_attention", "sliding_attention"} | ({"linear_attention"} if recurrent else set())
+    if foreign := set(model.config.get_text_config().to_dict().get("layer_types") or []) - kinds:
+        raise BadInput(f"{kind} has layers of type {', '.join(sorted(foreign))}; choose a model without them")
     known = {id(layer.conv1d) for layer in decoder.modules() if isinstance(layer, TreeGatedDeltaNet)}
     for name, module in decoder.named_modules():
         if isinstance(module, nn.Conv1d) and id(module) not in known:

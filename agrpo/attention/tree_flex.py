@@ -104,8 +104,8 @@ class FlexBackend:
         kernel = _compiled() if query.device.type == "cuda" else _eager
         bend = None if softcap is None else _bend(softcap)
         grouped = query.shape[1] != key.shape[1]
-        parts = (part.to(value.dtype) for part in (query, key, value))
-        out: Tensor = kernel(*parts, score_mod=bend, block_mask=tree.mask(window), scale=scale, enable_gqa=grouped)
+        settings = {"score_mod": bend, "block_mask": tree.mask(window), "scale": scale, "enable_gqa": grouped}
+        out: Tensor = kernel(query, key, value, **settings)
         return out
 
 

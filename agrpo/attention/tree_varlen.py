@@ -63,10 +63,7 @@ class VarlenBackend:
         softcap: float | None,
     ) -> Tensor:
         """See `Backend.attend`."""
-        kind = query.device.type
-        # Norms with float32 weights undo autocast; the kernels take half precision only.
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
-        queries, keys, values = (part[0].transpose(0, 1).to(dtype) for part in (query, key, value))
+        queries, keys, values = (part[0].transpose(0, 1) for part in (query, key, value))
         if tree.key_index is not None:
             keys, values = keys.index_select(0, tree.key_index), values.index_select(0, tree.key_index)
         return self.kernel(queries, keys, values, tree, scale, window, softcap).transpose(0, 1).unsqueeze(0)

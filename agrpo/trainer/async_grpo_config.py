@@ -45,6 +45,7 @@ class AsyncGRPOConfig(TrainingArguments):
     dtype: str = _setting("float32", "Type of the weights: auto, bfloat16, float16 or float32.")
     trust_remote_code: bool = _setting(False, "Run code that comes with the model or tokenizer.")
     router_aux_loss_coef: float | None = _setting(None, "Load-balancing loss of MoE models; None: the model's config.")
+    attention_backend: str | None = _setting(None, "Tree attention, of agrpo.attention.BACKENDS; None: the best.")
 
     # Generation.
     num_generations: int = _setting(8, "Rollouts per prompt: the size of a group.")

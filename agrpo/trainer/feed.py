@@ -3,17 +3,18 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from agrpo import versions
 from agrpo.errors import BadInput
 from agrpo.metrics import Window
-from agrpo.packing.planner import Limits, MicroBatch, StepPlan, plan_step
-from agrpo.packing.shapes import Sample
+from agrpo.records import TrainingSequence
 from agrpo.store import Attempt, Store, policies, processes, runs, samples, steps, workers
 from agrpo.store.samples import PendingSample
 from agrpo.store.steps import StepRow
 from agrpo.trainer.stopping import StopSwitch
+from agrpo.trees import Limits, MicroBatch, PrefixTrie, Sample, StepPlan, plan_step
 
 POLL_S = 0.1
 BEAT_S = 1.0
@@ -21,7 +22,7 @@ BEAT_S = 1.0
 Ending = Literal["data ended", "stopped"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepOrder:
     """What every rank is told about a step."""
 
@@ -42,9 +43,22 @@ class StepOrder:
         return sum(sample.num_trained for sample in self.samples)
 
     @property
-    def num_tokens(self) -> int:
-        """Sample tokens of the whole step."""
+    def num_raw_tokens(self) -> int:
+        """Sample tokens of the whole step, before packing."""
         return sum(sample.num_tokens for sample in self.samples)
+
+    @cached_property
+    def tries(self) -> tuple[tuple[PrefixTrie, ...], ...]:
+        """What each row shares, by micro-batch and rank."""
+        return tuple(
+            tuple(PrefixTrie.of(sample.key for sample in row) for row in micro_batch)
+            for micro_batch in self.micro_batches
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        """Forwarded tokens of the whole step: those that samples of a row share count once."""
+        return sum(trie.num_tokens for micro_batch in self.tries for trie in micro_batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +87,7 @@ class Feed:
         self._while_waiting = while_waiting
         self._last_recorded = steps.last_recorded(attempt.store, attempt.run_id)
         self._beaten_at = 0.0
+        self._known: dict[int, Sample] = {}
 
     @property
     def last_recorded(self) -> int:
@@ -102,7 +117,7 @@ class Feed:
         pending = self._usable(samples.pending(self._attempt.store, self._attempt.run_id))
         if supply == "stalled" and self._leaves_room(pending):
             supply = "flows"
-        plan = plan_step([_for_planner(sample) for sample in pending], self._pace.limits)
+        plan = plan_step(self._with_tokens(pending), self._pace.limits)
         if plan.samples and (plan.complete or supply != "flows"):
             self._measure(pending, plan)
             return self._record(step, plan)
@@ -131,10 +146,10 @@ class Feed:
     def _usable(self, pending: Sequence[PendingSample]) -> list[PendingSample]:
         """Drop, with the rest of their rollouts, samples that are too old or too long; a begun rollout is finished."""
         current = policies.current_version(self._attempt.store, self._attempt.run_id)
-        budget = self._pace.limits.token_budget
+        limits = self._pace.limits
         open_ones = [sample for sample in pending if not sample.rollout_started]
         stale = {s.sample_id for s in open_ones if versions.is_stale(current, s.version, self._pace.max_staleness)}
-        oversize = {s.sample_id for s in open_ones if s.num_tokens > budget} - stale
+        oversize = {s.sample_id for s in open_ones if not limits.allow(s)} - stale
         for gone, reason, metric in (
             (stale, "stale", "sample/dropped_stale_count"),
             (oversize, "oversize", "batch/dropped_oversize_count"),
@@ -144,9 +159,18 @@ class Feed:
                 self._window.add(metric, len(gone))
         lost = {sample.rollout_id for sample in pending if sample.sample_id in stale | oversize}
         kept = [sample for sample in pending if sample.rollout_id not in lost]
-        if any(sample.num_tokens > budget for sample in kept):
+        if not all(limits.allow(sample) for sample in kept):
+            budget = limits.token_budget
             raise BadInput(f"token_budget={budget} is less than a sample whose rollout is half trained: raise it again")
         return kept
+
+    def _with_tokens(self, pending: Sequence[PendingSample]) -> list[Sample]:
+        """The same samples for the planner; each is loaded once."""
+        new = [sample.sample_id for sample in pending if sample.sample_id not in self._known]
+        loaded = {sequence.sample_id: _for_planner(sequence) for sequence in samples.load(self._attempt.store, new)}
+        known = self._known | loaded
+        self._known = {sample.sample_id: known[sample.sample_id] for sample in pending}
+        return list(self._known.values())
 
     def _record(self, step: int, plan: StepPlan) -> StepOrder:
         version = policies.current_version(self._attempt.store, self._attempt.run_id)
@@ -183,15 +207,15 @@ class Feed:
             self._beaten_at = time.monotonic()
 
 
-def _for_planner(sample: PendingSample) -> Sample:
-    return Sample(sample.sample_id, sample.group_id, sample.num_tokens, sample.num_trained)
+def _for_planner(sequence: TrainingSequence) -> Sample:
+    return Sample.of(sequence.sample_id, sequence.group_id, sequence.token_ids, sequence.num_trained)
 
 
 def recorded_order(store: Store, run_id: str, step: int, num_ranks: int) -> StepOrder:
     """A recorded step with its members in their places."""
     members = steps.rows(store, run_id, step)
     sequences = samples.load(store, [member.sample_id for member in members])
-    known = {s.sample_id: Sample(s.sample_id, s.group_id, s.num_tokens, s.num_trained) for s in sequences}
+    known = {sequence.sample_id: _for_planner(sequence) for sequence in sequences}
     ids = arrange(members, num_ranks)
     rows = tuple(tuple(tuple(known[i] for i in row) for row in micro_batch) for micro_batch in ids)
     return StepOrder(step, rows, is_replay=True)

@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from agrpo.metrics import Window, is_weight, weight_name
-from agrpo.packing.planner import Row as PlannedRow
-from agrpo.packing.rows import Row
-from agrpo.packing.shapes import RowShape, WholeSamples
 from agrpo.store import Attempt, groups, metrics
 from agrpo.store.groups import GroupStats
 from agrpo.trainer.feed import StepOrder
+from agrpo.trainer.rows import Row
 
 SCORED_ORDER = "rollout/num_groups_scored"
 """Groups counted so far, logged so that the next attempt counts on from there."""
@@ -64,6 +62,9 @@ class Measures:
             self._add_mean("clip_ratio/region_mean", marks["low"] + marks["high"])
             self.window.add_all("clip_ratio/low_min", _per_sample(marks["low"], row))
             self.window.add_all("clip_ratio/high_max", _per_sample(marks["high"], row))
+        # Several terms may stand for one token, so the tokens with a term are counted, not the terms.
+        num_tokens, num_trained = row.num_tokens, len(torch.unique(row.positions))
+        self.window.add("batch/masked_token_frac", 1 - num_trained / max(num_tokens, 1), weight=num_tokens)
         if aux_loss is not None:
             self.window.add("aux_loss", float(aux_loss.detach()))
 
@@ -107,25 +108,16 @@ class Measures:
         add("batch/samples_per_step", len(order.samples))
         add("batch/groups_per_step", len({sample.group_id for sample in order.samples}))
         add("batch/microbatches_per_step", len(order.micro_batches))
-        add("batch/masked_token_frac", 1 - order.num_trained / max(tokens, 1))
         add("batch/pad_frac", 0.0)
-        for micro_batch in order.micro_batches:
-            shapes = [_shape(row) for row in micro_batch]
-            mean_pairs = sum(shape.num_pairs for shape in shapes) / len(shapes)
-            add("batch/row_imbalance", max(shape.num_pairs for shape in shapes) / max(mean_pairs, 1))
-            for row, shape in zip(micro_batch, shapes, strict=True):
-                add("batch/samples_per_row", len(row))
-                add("batch/row_tokens_mean", shape.num_tokens)
-                add("batch/row_tokens_max", shape.num_tokens)
-                add("batch/row_fill_frac", shape.num_tokens / token_budget)
-                self.window.add_rate("batch/packing_ratio", sum(s.num_tokens for s in row), shape.num_tokens)
-
-
-def _shape(row: PlannedRow) -> RowShape:
-    shape: RowShape = WholeSamples()
-    for sample in row:
-        shape = shape.with_sample(sample)
-    return shape
+        self.window.add_rate("batch/packing_ratio", order.num_raw_tokens, tokens)
+        for tries in order.tries:
+            mean_pairs = sum(trie.num_pairs for trie in tries) / len(tries)
+            add("batch/row_imbalance", max(trie.num_pairs for trie in tries) / max(mean_pairs, 1))
+            for trie in tries:
+                add("batch/samples_per_row", len(trie.forks))
+                add("batch/row_tokens_mean", trie.num_tokens)
+                add("batch/row_tokens_max", trie.num_tokens)
+                add("batch/row_fill_frac", trie.num_tokens / token_budget)
 
 
 def _per_sample(mark: Tensor, row: Row) -> list[float]:

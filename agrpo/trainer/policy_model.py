@@ -1,7 +1,9 @@
-"""The trained model: how it is loaded, made ready for packed rows, and identified by its weights."""
+"""The trained model: how it is loaded, made ready for rows, and identified by its weights."""
 
 import json
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,9 +11,9 @@ import xxhash
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from agrpo.attention import TreeAttention, needs_of, tree_attention
 from agrpo.errors import BadInput
 from agrpo.losses.head import FusedHead
-from agrpo.packing.attention import refuse_unpackable
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 
 SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
@@ -53,7 +55,7 @@ def ready_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBa
 def fuse_head(model: PreTrainedModel) -> FusedHead:
     """Fuse the model's head with the loss; returns the head, which gives logits as before when it is not asked.
 
-    Raises BadInput for models that cannot be packed, or whose logits are more than hidden states times head.
+    Raises BadInput for models without a linear head, or whose logits are more than hidden states times head.
     """
     settings = model.config.get_text_config().to_dict()
     scaled = [name for name in SCALED_LOGITS if settings.get(name) not in (None, 1, 1.0)]
@@ -64,10 +66,19 @@ def fuse_head(model: PreTrainedModel) -> FusedHead:
         return head
     if not isinstance(head, nn.Linear):
         raise BadInput(f"{type(model).__name__} has no linear head over the vocabulary: it cannot be trained here")
-    refuse_unpackable(model)
     fused = FusedHead.replacing(head)
     model.set_output_embeddings(fused)  # type: ignore[no-untyped-call]
     return fused
+
+
+def in_trees(model: PreTrainedModel, args: AsyncGRPOConfig) -> AbstractContextManager[TreeAttention]:
+    """Within it the model attends to prefix trees, on the device and in the precision that `args` train it in.
+
+    Raises BadInput for models that cannot, and for an attention_backend that cannot serve them.
+    """
+    dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else model.dtype
+    needs = replace(needs_of(model), device=args.device, dtype=dtype)
+    return tree_attention(model, args.attention_backend, needs=needs)
 
 
 def router_coefficient(model: PreTrainedModel, args: AsyncGRPOConfig) -> float:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -10,6 +11,8 @@ from agrpo.errors import BadInput
 from agrpo.inference.client import ServerClient
 from agrpo.inference.http import run_blocking
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
+from agrpo.trainer.policy_model import in_trees
+from agrpo.trees import pack
 from agrpo.weights.probe import TOLERANCES, check_probe
 
 TEXT = "The quick brown fox jumps over the lazy dog, 0 1 2 3 4 5 6 7 8 9."
@@ -28,6 +31,7 @@ class TextProbe:
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: AsyncGRPOConfig) -> None:
         self._model = model
+        self._args = args
         self._token_ids: list[int] = tokenizer(TEXT, add_special_tokens=False)["input_ids"]
         if len(self._token_ids) < 2:
             raise BadInput("the tokenizer makes fewer than two tokens of a whole sentence: it is not this model's")
@@ -50,9 +54,10 @@ class TextProbe:
         was_training = self._model.training
         self._model.train(False)
         positions = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
-        with torch.no_grad():
-            bounds = (0, ids.shape[1])
-            logits = self._model(ids, position_ids=positions, sample_bounds=bounds, use_cache=False).logits[0]
+        layout = pack([(np.array(self._token_ids), np.zeros(ids.shape[1], bool))]).layout
+        with torch.no_grad(), in_trees(self._model, self._args) as attention:
+            tree = attention.prepare(layout, ids.device)
+            logits = self._model(ids, position_ids=positions, use_cache=False, **tree).logits[0]
         self._model.train(was_training)
         chosen = logits[:-1].float().log_softmax(-1).gather(1, ids[0, 1:, None]).squeeze(1)
         return [float("nan"), *chosen.tolist()]

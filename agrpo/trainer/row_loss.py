@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from agrpo.attention import TreeAttention
 from agrpo.losses import LOSSES, Band, LossTerms
 from agrpo.losses.head import FusedHead, HeadQuery, unpack_answer
-from agrpo.packing.rows import Row
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
+from agrpo.trainer.rows import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class RowResult:
     total: Tensor
     """Sum over the row's terms, differentiable scalar."""
     aux_loss: Tensor | None
-    """Load-balancing loss before its coefficient, scalar."""
+    """Load-balancing loss before its coefficient, over the row's forwarded tokens, a shared one once; scalar."""
     marks: dict[str, Tensor]
     """Name -> [terms], detached."""
 
@@ -38,16 +39,16 @@ class RowLoss:
         self._temperature = args.temperature
         self._router_coefficient = router_coefficient
 
-    def __call__(self, model: nn.Module, row: Row) -> RowResult:
-        """Forward a row through `model`, which may be a wrapper of the policy."""
+    def __call__(self, model: nn.Module, row: Row, attention: TreeAttention) -> RowResult:
+        """Forward a row through `model`, which may be a wrapper of the policy that `attention` was installed in."""
         extras = {"output_router_logits": True} if self._router_coefficient else {}
         with self._head.answering(HeadQuery(row.targets, row.top_ids, row.candidates, self._temperature)):
             output = model(
                 input_ids=row.input_ids,
                 position_ids=row.position_ids,
-                sample_bounds=row.bounds,
                 logits_to_keep=row.positions,
                 use_cache=False,
+                **attention.prepare(row.layout, row.input_ids.device),
                 **extras,
             )
         answer = unpack_answer(output.logits)

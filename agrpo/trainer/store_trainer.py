@@ -11,9 +11,8 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProgressCallback, Trainer, TrainerCallback
 from transformers.trainer_utils import SaveStrategy, TrainOutput
 
+from agrpo.attention import TreeAttention
 from agrpo.errors import BadInput
-from agrpo.packing.attention import packed_attention
-from agrpo.packing.rows import Row, build_row
 from agrpo.records import TrainingSequence
 from agrpo.store import samples
 from agrpo.trainer import ranks
@@ -23,8 +22,9 @@ from agrpo.trainer.completions import print_completions
 from agrpo.trainer.duties import Duties
 from agrpo.trainer.feed import StepOrder
 from agrpo.trainer.measures import Measures
-from agrpo.trainer.policy_model import fuse_head, ready_tokenizer, router_coefficient
+from agrpo.trainer.policy_model import fuse_head, in_trees, ready_tokenizer, router_coefficient
 from agrpo.trainer.row_loss import RowLoss, to_device
+from agrpo.trainer.rows import Row, build_row
 from agrpo.trainer.stopping import StopRequested, StopSwitch
 
 ENDLESS = 1 << 31
@@ -48,6 +48,7 @@ class StoreTrainer(Trainer):
         self.stop = StopSwitch()
         self._work: Duties | None = None
         self._order: StepOrder | None = None
+        self._attention: TreeAttention | None = None
         self._closed_step = self._saved_step = 0
         self._folder: Path | None = None
         self._to_show: list[TrainingSequence] = []
@@ -62,6 +63,8 @@ class StoreTrainer(Trainer):
             self.remove_callback(ProgressCallback)  # nobody knows how many steps the data will make
         if self.args.n_gpu > 1:
             raise BadInput(f"{self.args.n_gpu} GPUs in one process: start one process a GPU with accelerate launch")
+        with in_trees(model, self.args):
+            pass  # what training would refuse is refused now, before servers are started
 
     def train_in(self, work: Duties) -> TrainOutput:
         """Train until the run's end, its data's end or a stop; the last finished step is then in a checkpoint.
@@ -71,7 +74,7 @@ class StoreTrainer(Trainer):
         self._work = work
         start = work.start()
         self._closed_step = self._saved_step = start.step
-        with self.stop.installed(), packed_attention(self.policy):
+        with self.stop.installed(), in_trees(self.policy, self.args) as self._attention:
             try:
                 done = super().train(resume_from_checkpoint=str(start.path) if start.path else None)
             except StopRequested:
@@ -123,7 +126,8 @@ class StoreTrainer(Trainer):
 
     def _train_row(self, model: nn.Module, row: Row, num_trained: int) -> Tensor:
         with self.measures.timing("fwd_s"):
-            result = self._row_loss(model, row)
+            assert self._attention is not None
+            result = self._row_loss(model, row, self._attention)
         # Gradients are averaged over ranks, but the mean is over the tokens of all of them.
         loss: Tensor = result.total * self.args.world_size / max(num_trained, 1)
         self.accelerator.backward(loss)

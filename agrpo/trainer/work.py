@@ -10,7 +10,6 @@ import transformers
 from transformers import PreTrainedModel
 
 from agrpo.allowance import allowance_tokens, first_allowance
-from agrpo.packing.planner import Limits
 from agrpo.store import Attempt, Store, events, metrics, processes, pruning, runs, steps
 from agrpo.store.pruning import Keep
 from agrpo.trainer import ranks
@@ -21,6 +20,7 @@ from agrpo.trainer.measures import SCORED_ORDER, GroupMeter, Measures
 from agrpo.trainer.policy_model import weights_digest
 from agrpo.trainer.publishing import PolicySync
 from agrpo.trainer.stopping import StopSwitch
+from agrpo.trees import Limits
 
 PATIENCE_S = 30.0
 """How long rank 0 waits for samples before it lets the other ranks' collective end and begin again."""
@@ -110,7 +110,7 @@ class RunWork:
         self._diverged |= verdict == "different"
         if order.step < self._feed.last_recorded:
             return
-        runs.set_allowance(self._attempt, order.step, allowance_tokens(order.num_tokens, self._args.max_staleness))
+        runs.set_allowance(self._attempt, order.step, allowance_tokens(order.num_raw_tokens, self._args.max_staleness))
         if order.is_replay:
             self._sync.settle(order.step, digest, self._diverged)
             self._diverged = False

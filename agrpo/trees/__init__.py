@@ -1,7 +1,7 @@
 """Rows as prefix trees: a token shared by several samples is forwarded once (async-grpo.md section 6)."""
 
 from agrpo.trees.layout import Block, Gathered, Segments, TreeLayout, lay_out
-from agrpo.trees.planner import Limits, Sample, StepPlan, plan_step
+from agrpo.trees.planner import Limits, MicroBatch, Sample, StepPlan, plan_step
 from agrpo.trees.rows import TreeRow, pack
 from agrpo.trees.trie import Fork, PrefixTrie, sort_key
 
@@ -10,6 +10,7 @@ __all__ = [
     "Fork",
     "Gathered",
     "Limits",
+    "MicroBatch",
     "PrefixTrie",
     "Sample",
     "Segments",

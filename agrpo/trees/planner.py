@@ -6,6 +6,7 @@ if the busiest row stays the busiest; otherwise the micro-batch closes and the s
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -34,8 +35,22 @@ class Sample:
         return len(self.key) // 4 - 1
 
 
-Row = tuple[Sample, ...]
-MicroBatch = tuple[Row, ...]
+MicroBatch = tuple[tuple[Sample, ...], ...]
+"""The samples of each row, one row a rank."""
+
+
+class Sized(Protocol):
+    """A sample whose tokens need not be known."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens before packing."""
+        ...
+
+    @property
+    def num_trained(self) -> int:
+        """Loss terms."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +65,7 @@ class Limits:
     groups_per_step: int | None = None
     """Groups that make a step; None: rows are filled."""
 
-    def allow(self, sample: Sample) -> bool:
+    def allow(self, sample: Sized) -> bool:
         """Whether an empty row can hold the sample."""
         return max(sample.num_tokens, sample.num_trained) <= self.token_budget
 

@@ -42,7 +42,8 @@ def pack(samples: Sequence[tuple[np.ndarray, np.ndarray]], *, share: bool = True
         share: False forwards every sample whole (plain padding-free packing).
     """
     held = samples or [(np.zeros(1, np.int32), np.zeros(1, bool))]
-    layout = lay_out(_fork(held) if share else [Fork(-1, 0, len(token_ids)) for token_ids, _ in held])
+    shared = PrefixTrie.of(sort_key(token_ids) for token_ids, _ in held if share).forks
+    layout = lay_out(shared or [Fork(-1, 0, len(token_ids)) for token_ids, _ in held])
     input_ids = np.empty(layout.num_tokens, np.int64)
     positions, targets, owners = [_NONE], [_NONE], [_NONE]
     for number, (token_ids, trained) in enumerate(held):
@@ -54,13 +55,6 @@ def pack(samples: Sequence[tuple[np.ndarray, np.ndarray]], *, share: bool = True
         owners.append(np.full(len(terms), number))
     num_raw_tokens = sum(len(token_ids) for token_ids, _ in samples)
     return TreeRow(input_ids, layout, _joined(positions), _joined(targets), _joined(owners), num_raw_tokens)
-
-
-def _fork(samples: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Fork]:
-    trie = PrefixTrie()
-    for token_ids, _ in samples:
-        trie.add(sort_key(token_ids))
-    return trie.forks
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:

@@ -5,7 +5,9 @@ differ. In sorted order the sample that shares most with another is its neighbou
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 
@@ -51,7 +53,16 @@ class PrefixTrie:
     num_tokens: int = 0
     """Unique tokens: what the row forwards."""
     num_pairs: int = 0
+    """Attended (query, key) pairs: what rows are balanced by."""
     _sorted: list[tuple[bytes, int]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, keys: Iterable[bytes]) -> Self:
+        """The trie of samples with these keys, in this order."""
+        trie = cls()
+        for key in keys:
+            trie.add(key)
+        return trie
 
     def find(self, key: bytes) -> Fork:
         """Where a sample with this key would fork; changes nothing."""

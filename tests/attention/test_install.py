@@ -5,6 +5,8 @@ from transformers import AutoModelForCausalLM, GptOssConfig, LlamaConfig, MambaC
 from agrpo.attention import install, tree_attention
 from agrpo.attention.deltanet import TreeGatedDeltaNet
 from agrpo.errors import BadInput
+from agrpo.trees import pack
+from tests.worlds.forest import sample
 from tests.worlds.tiny_models import tiny
 
 
@@ -19,6 +21,26 @@ def test_other_token_mixers_are_refused() -> None:
     config = MambaConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, state_size=2)
     with pytest.raises(BadInput, match="mixes tokens by a convolution"):
         install(AutoModelForCausalLM.from_config(config))
+
+
+def test_layers_with_another_view_of_the_past_are_refused() -> None:
+    model = tiny("qwen3", torch.float32)
+    model.config.layer_types = ["full_attention", "chunked_attention"]
+    with pytest.raises(BadInput, match="layers of type chunked_attention"):
+        install(model)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+def test_under_autocast_all_of_attention_is_in_one_dtype(kind: str) -> None:
+    model, row = tiny(kind, torch.float32), pack([sample([1, 2, 3, 4]), sample([1, 2, 5])])
+    given = {"input_ids": torch.as_tensor(row.input_ids)[None]}
+    given |= {"position_ids": torch.as_tensor(row.layout.position_ids)[None]}
+    given |= install(model).prepare(row.layout, torch.device("cpu"))
+    expected = model(**given).logits
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = model(**given).logits
+    assert logits.dtype == torch.bfloat16
+    torch.testing.assert_close(logits.float(), expected, rtol=0.1, atol=0.1)
 
 
 def test_dropout_is_refused_in_training() -> None:

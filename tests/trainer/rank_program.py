@@ -45,8 +45,8 @@ def train_one(folder: Path, run_id: str) -> None:
 def advantages_as_losses(row_loss):
     """A loss of which every term is its token's advantage, whatever the model says."""
 
-    def loss(model, row):
-        result = row_loss(model, row)
+    def loss(model, row, attention):
+        result = row_loss(model, row, attention)
         return dataclasses.replace(result, total=result.total * 0 + row.advantages.sum())
 
     return loss

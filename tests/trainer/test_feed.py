@@ -4,11 +4,11 @@ import pytest
 
 from agrpo.errors import BadInput
 from agrpo.metrics import Window
-from agrpo.packing.planner import Limits
 from agrpo.store import groups, policies, processes, runs, samples, steps
 from agrpo.store.steps import StepRow
 from agrpo.trainer.feed import Feed, Pace, StepOrder, arrange
 from agrpo.trainer.stopping import StopSwitch
+from agrpo.trees import Limits
 from tests.trainer import ledger
 from tests.worlds import small_groups
 
@@ -127,7 +127,7 @@ def test_a_rollout_with_a_sample_that_is_too_long_goes_as_a_whole(attempt, worke
     commit(attempt, worker, small_groups.two_samples(), long)
     commit(attempt, worker)
     short, window = feed(attempt, token_budget=12)
-    assert ids(short.next_order(1, 0)) == [[[1, 2]], [[5, 6]]]
+    assert ids(short.next_order(1, 0)) == [[[1, 2, 5, 6]]]
     assert window.values()["batch/dropped_oversize_count"] == 1
     assert runs.summary(attempt.store, attempt.run_id).samples == {"trained": 4, "dropped": 2}
 
@@ -155,7 +155,8 @@ def test_recorded_steps_come_first_and_exactly_as_they_were(attempt, worker):
     again, _ = feed(attempt)
     order = again.next_order(1, 0)
     assert ids(order) == [[[4, 2]], [[6]]]
-    assert order.is_replay and (order.num_trained, order.num_tokens) == (3, 12)
+    assert order.is_replay and (order.num_trained, order.num_raw_tokens) == (3, 12)
+    assert order.num_tokens == 8  # samples 4 and 2 are equal
     fresh = again.next_order(2, 0)
     assert ids(fresh) == [[[1, 3]]] and not fresh.is_replay
     assert again.last_recorded == 1

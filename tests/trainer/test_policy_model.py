@@ -6,12 +6,19 @@ from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralFo
 
 from agrpo.errors import BadInput
 from agrpo.losses.head import FusedHead
-from agrpo.packing.attention import packed_attention
-from agrpo.packing.rows import build_row
-from agrpo.trainer.policy_model import fuse_head, load_policy, named_weights, router_coefficient, weights_digest
+from agrpo.trainer.policy_model import (
+    fuse_head,
+    in_trees,
+    load_policy,
+    named_weights,
+    router_coefficient,
+    weights_digest,
+)
 from agrpo.trainer.row_loss import RowLoss
-from tests.packing.test_rows import sample
+from agrpo.trainer.rows import build_row
+from agrpo.trainer.store_trainer import StoreTrainer
 from tests.trainer import ledger
+from tests.trainer.test_rows import sample
 from tests.worlds.tiny_model import make_tiny_model
 
 SHAPE = {
@@ -57,6 +64,13 @@ def test_logits_that_change_after_the_head_are_refused():
         fuse_head(model)
 
 
+def test_an_attention_backend_that_cannot_serve_is_refused_with_the_trainer(tmp_path):
+    path = make_tiny_model(tmp_path / "model")
+    args = ledger.config(tmp_path, attention_backend="tree_flex")
+    with pytest.raises(BadInput, match=r"tree_flex.*the model lies on cpu"):
+        StoreTrainer(LlamaForCausalLM.from_pretrained(path), args)
+
+
 def test_a_model_loads_in_the_dtype_asked_for(tmp_path):
     path = make_tiny_model(tmp_path / "model")
     assert load_policy(str(path), ledger.config(tmp_path)).dtype == torch.float32
@@ -79,9 +93,9 @@ def test_the_router_loss_is_added_per_trained_token(tmp_path):
     model = MixtralForCausalLM(MixtralConfig(**SHAPE, num_local_experts=2, num_experts_per_tok=1))
     head, args = fuse_head(model), ledger.config(tmp_path)
     row = build_row([sample([1, 2, 3, 4], {2: -3.0, 3: -3.0})])
-    with packed_attention(model):
-        plain = RowLoss(head, args, 0.0)(model, row)
-        balanced = RowLoss(head, args, 0.5)(model, row)
+    with in_trees(model, args) as attention:
+        plain = RowLoss(head, args, 0.0)(model, row, attention)
+        balanced = RowLoss(head, args, 0.5)(model, row, attention)
     assert plain.aux_loss is None
     expected = plain.total + 0.5 * balanced.aux_loss * 2
     torch.testing.assert_close(balanced.total, expected)

@@ -209,8 +209,18 @@ def test_metrics_of_a_step(attempt, model_path, tmp_path):
     assert values["reward"] == 0.5 and values["reward_kept"] == 0.5 and values["reward_group_std"] == 0.5
     assert "reward" not in later  # all groups were scored before the first log
     assert values["batch/groups_per_step"] == 2 and values["batch/samples_per_step"] == 8
-    assert values["batch/packing_ratio"] == 1.0
-    assert values["num_tokens"] == values["batch/forwarded_tokens_per_step"]
+    assert values["num_tokens"] == values["batch/forwarded_tokens_per_step"] == values["batch/row_tokens_max"]
+    raw_tokens = values["sample/forwarded_tokens_mean"] * 8
+    assert values["batch/packing_ratio"] == pytest.approx(raw_tokens / values["num_tokens"]) and raw_tokens > 60
+    assert (
+        runs.get_run(attempt.store, attempt.run_id).allowance_tokens == 100 * later["sample/forwarded_tokens_mean"] * 8
+    )
+    assert values["batch/samples_per_row"] == 8 and values["batch/row_imbalance"] == 1 and values["batch/pad_frac"] == 0
+    assert values["batch/row_fill_frac"] == values["num_tokens"] / 64
+    # No token of these random rollouts is trained twice.
+    assert values["batch/masked_token_frac"] == pytest.approx(
+        1 - values["batch/trained_tokens_per_step"] / values["num_tokens"]
+    )
     assert later["num_tokens"] == values["num_tokens"] + later["batch/forwarded_tokens_per_step"]
     assert 0 < values["entropy"] < 10 and 0 < values["sampling/sampler_mass"] < 1
     assert values["sampling/importance_sampling_ratio/min"] <= values["sampling/importance_sampling_ratio/mean"]

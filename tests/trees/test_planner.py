@@ -58,6 +58,15 @@ def test_groups_per_step_ends_a_step_and_spreads_it_over_the_ranks() -> None:
     assert [len(row) for row in ids(plan)[0]] == [2, 2, 2, 2]
     assert sorted(number for row in ids(plan)[0] for number in row) == list(range(8))
     assert plan.complete
+    assert plan_step(samples[:8], Limits(4, 1, 1000, groups_per_step=1)).complete  # nobody waits for another group
+
+
+def test_a_step_of_groups_takes_as_many_micro_batches_as_they_need() -> None:
+    samples = [fresh(number, group, 4) for number, group in enumerate([1, 1, 2, 2, 2, 3])]
+    plan = plan_step(samples, Limits(1, 2, 8, groups_per_step=2))
+    assert ids(plan) == [[[0, 1]], [[2, 3]], [[4]]]
+    assert plan.complete
+    assert not plan_step(samples[:2], Limits(1, 2, 8, groups_per_step=2)).complete
 
 
 def test_without_enough_samples_a_step_stays_open() -> None:
@@ -84,3 +93,26 @@ def test_every_sample_lands_once_within_budget(
             row = pack([samples[sample.sample_id] for sample in planned])
             assert len(row.input_ids) <= budget and len(row.targets) <= budget
     assert plan_step(offered, limits) == plan
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=6), max_size=8),
+    st.builds(Limits, st.integers(1, 4), st.integers(1, 3), st.integers(12, 30), st.none() | st.integers(1, 5)),
+)
+def test_what_arrives_later_never_moves_what_was_planned(groups: list[list[int]], limits: Limits) -> None:
+    """Groups become ready as a whole; a step that was complete without the later ones is the same with them."""
+    sizes = [(group, size) for group, of_group in enumerate(groups) for size in of_group]
+    offered = [fresh(number, group, size) for number, (group, size) in enumerate(sizes)]
+    full = plan_step(offered, limits)
+    taken = full.samples
+    assert sorted(sample.sample_id for sample in taken) == list(range(len(taken)))  # the first ones, each once
+    if limits.groups_per_step is None:
+        assert len(full.micro_batches) <= limits.num_micro_batches
+        assert full.complete == (len(taken) < len(offered))
+    else:
+        held = {sample.group_id for sample in taken}
+        assert held == set(range(min(len(groups), limits.groups_per_step)))
+        assert len(taken) == sum(sample.group_id in held for sample in offered)
+    for last_group in range(len(groups)):
+        earlier = plan_step([sample for sample in offered if sample.group_id <= last_group], limits)
+        assert earlier == full or not earlier.complete

@@ -1,4 +1,4 @@
-"""The tensors of a row: several samples one after another without padding, and their loss terms."""
+"""The tensors of a row: the prefix tree of several samples, and their loss terms."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from agrpo.records import TrainingSequence
+from agrpo.trees import TreeLayout, pack
 
 NO_ID = -1
 """Pads lists of token ids."""
@@ -17,16 +18,16 @@ _NONE: list[np.ndarray | None] = [None]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one rank forwards in one micro-batch; "terms" are trained tokens, in row order."""
+    """What one rank forwards in one micro-batch; "terms" are trained tokens, sample after sample."""
 
     input_ids: Tensor
-    """int64 [1, tokens]"""
+    """Every token once, int64 [1, tokens]."""
     position_ids: Tensor
-    """Place of each token in its own sample, int64 [1, tokens]."""
-    bounds: tuple[int, ...]
-    """Where the samples begin, and the end of the last: [samples + 1]."""
+    """Place of each token in its samples, int64 [1, tokens]."""
+    layout: TreeLayout
+    """Who attends to whom."""
     positions: Tensor
-    """Index in the row of the token that predicts each term, int64 [terms]."""
+    """Index in the row of the token that predicts each term, which several may share, int64 [terms]."""
     targets: Tensor
     """The trained token, int64 [terms]."""
     samples: Tensor
@@ -45,8 +46,8 @@ class Row:
 
     @property
     def num_tokens(self) -> int:
-        """Forwarded tokens of samples; 0 for an empty row, whose single token is only a dummy."""
-        return self.bounds[-1] if self.num_samples else 0
+        """Forwarded tokens, shared ones once; 0 for an empty row, whose single token is only a dummy."""
+        return self.layout.num_tokens if self.num_samples else 0
 
     @property
     def num_terms(self) -> int:
@@ -61,18 +62,17 @@ class Row:
 
 
 def build_row(sequences: Sequence[TrainingSequence]) -> Row:
-    """Lay samples one after another. Without samples the row is one dummy token, so that no collective is skipped."""
-    tokens = [sequence.token_ids for sequence in sequences] or [np.zeros(1, dtype=np.int32)]
-    starts = np.cumsum([0] + [len(ids) for ids in tokens])
+    """Pack samples into one tree. Without samples the row is one dummy token, so that no collective is skipped."""
+    tree = pack([(sequence.token_ids, sequence.trained) for sequence in sequences])
     trained = [np.flatnonzero(sequence.trained) for sequence in sequences]
     tops = [top for sequence in sequences for top in _top(sequence)]
     return Row(
-        input_ids=_ints(tokens).unsqueeze(0),
-        position_ids=_ints([np.arange(len(ids)) for ids in tokens]).unsqueeze(0),
-        bounds=tuple(starts.tolist()),
-        positions=_ints([start + at - 1 for start, at in zip(starts, trained, strict=False)]),
-        targets=_ints([sequence.token_ids[at] for sequence, at in zip(sequences, trained, strict=True)]),
-        samples=_ints([np.full(len(at), index) for index, at in enumerate(trained)]),
+        input_ids=torch.from_numpy(tree.input_ids).unsqueeze(0),
+        position_ids=torch.from_numpy(tree.layout.position_ids).unsqueeze(0),
+        layout=tree.layout,
+        positions=torch.from_numpy(tree.positions),
+        targets=torch.from_numpy(tree.targets),
+        samples=torch.from_numpy(tree.samples),
         advantages=_floats([np.full(len(at), s.advantage) for s, at in zip(sequences, trained, strict=True)]),
         sampler_log_probs=_floats([sequence.log_probs[at] for sequence, at in zip(sequences, trained, strict=True)]),
         top_ids=_padded([ids for ids, _ in tops], NO_ID, np.int64),
@@ -101,10 +101,6 @@ def _candidates(sequences: Sequence[TrainingSequence]) -> Tensor | None:
     whole_vocabulary = np.empty(0, np.int64)
     sets = [allowed for s in sequences for allowed in (s.candidates or [whole_vocabulary] * s.num_trained)]
     return _padded(sets, NO_ID, np.int64)
-
-
-def _ints(parts: Sequence[np.ndarray]) -> Tensor:
-    return torch.from_numpy(np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64))
 
 
 def _floats(parts: Sequence[np.ndarray]) -> Tensor:

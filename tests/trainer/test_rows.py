@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from agrpo.packing.rows import build_row
 from agrpo.records import TrainingSequence
+from agrpo.trainer.rows import build_row
 
 
 def sample(tokens, trained, top=None, candidates=None, advantage=1.0):
@@ -23,11 +23,10 @@ def sample(tokens, trained, top=None, candidates=None, advantage=1.0):
     )
 
 
-def test_two_samples_lie_one_after_another():
+def test_samples_that_share_nothing_lie_one_after_another():
     row = build_row([sample([5, 6, 7, 8], {2: -1.0, 3: -2.0}), sample([5, 9, 4], {1: -3.0}, advantage=-2.0)])
     assert row.input_ids.tolist() == [[5, 6, 7, 8, 5, 9, 4]]
     assert row.position_ids.tolist() == [[0, 1, 2, 3, 0, 1, 2]]
-    assert row.bounds == (0, 4, 7)
     assert row.positions.tolist() == [1, 2, 4]
     assert row.targets.tolist() == [7, 8, 9]
     assert row.samples.tolist() == [0, 0, 1]
@@ -36,6 +35,19 @@ def test_two_samples_lie_one_after_another():
     assert row.top_ids.shape == (3, 0)
     assert row.candidates is None
     assert (row.num_tokens, row.num_terms, row.num_samples) == (7, 3, 2)
+
+
+def test_a_shared_token_is_there_once_and_its_terms_stay_apart():
+    first, second = sample([5, 6, 7, 8], {2: -1.0, 3: -2.0}), sample([5, 6, 7, 9], {2: -3.0, 3: -4.0}, advantage=-2.0)
+    row = build_row([first, second])
+    assert row.input_ids.tolist() == [[5, 6, 7, 8, 7, 9]]
+    assert row.position_ids.tolist() == [[0, 1, 2, 3, 2, 3]]
+    assert row.positions.tolist() == [1, 2, 1, 4]
+    assert row.targets.tolist() == [7, 8, 7, 9]
+    assert row.samples.tolist() == [0, 0, 1, 1]
+    assert row.advantages.tolist() == [1, 1, -2, -2]
+    assert row.sampler_log_probs.tolist() == [-1, -2, -3, -4]
+    assert (row.num_tokens, row.num_terms, row.num_samples) == (6, 4, 2)
 
 
 def test_top_tokens_are_padded_and_only_real_ones_inside_the_candidates_stay():
@@ -54,7 +66,7 @@ def test_top_tokens_are_padded_and_only_real_ones_inside_the_candidates_stay():
 def test_no_samples_make_one_dummy_token_without_terms():
     row = build_row([])
     assert row.input_ids.tolist() == [[0]]
-    assert row.bounds == (0, 1)
+    assert row.layout.num_tokens == 1
     assert (row.num_tokens, row.num_terms, row.num_samples) == (0, 0, 0)
     assert row.candidates is None and row.top_ids.shape == (0, 0)
 
@@ -62,4 +74,4 @@ def test_no_samples_make_one_dummy_token_without_terms():
 def test_a_row_moves_to_a_device_whole():
     row = build_row([sample([1, 2], {1: -1.0})]).to(torch.device("meta"))
     assert row.input_ids.is_meta and row.advantages.is_meta
-    assert row.bounds == (0, 2)
+    assert row.layout.num_tokens == 2

@@ -1,1 +1,0 @@
-"""Which samples share a row, and the tensors of a row."""
