@@ -1,8 +1,9 @@
 """Every error that a person can meet, as one tree.
 
 AgrpoError                  the message is one line: the value, what was expected, what to do next
-|-- BadInput                the user's settings, files or callables; exit 2, nothing was started
-|   `-- BadSetting          a training argument
+|-- BadInput                the user's settings, files or callables; exit 2
+|   |-- BadSetting          a training argument
+|   `-- RewardError         a reward function returned something that is no reward
 |-- LeaseLost               another attempt has taken over this run: stop at once, touch nothing
 |-- LeaseHeld               somebody else is running this run right now
 |-- AttemptsExhausted       the run died too often
@@ -17,7 +18,6 @@ AgrpoError                  the message is one line: the value, what was expecte
 |-- MalformedAnswer         a server's answer lacks what was asked for
 |-- WeightSyncError         a phase of a weight update failed; the version did not advance
 |-- ProbeFailed             server and trainer disagree about the same weights
-|-- RewardError             a reward function returned something that is no reward
 `-- RunStopped              somebody asked the run to stop; it can be resumed
 """
 
@@ -82,7 +82,7 @@ class ProbeFailed(AgrpoError):
     """The server's log-probabilities of a probe text differ from the trainer's."""
 
 
-class RewardError(AgrpoError):
+class RewardError(BadInput):
     """A reward function returned a wrong number of values, NaN or infinity."""
 
 

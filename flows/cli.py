@@ -39,9 +39,10 @@ def train(run_file: Path, *, override: Overrides = (), dry_run: Switch = False, 
     """
     run = runfile.load(run_file, override)
     if dry_run:
-        from agrpo.session.check import check_input
+        from agrpo.session.check import check_data, check_input
 
         check_input(run)
+        check_data(run)
         print(f"{run_file}: fine; run '{run.name}' would keep its files in {run.run_dir}")
         return 0
     return _run(run, as_json)

@@ -21,6 +21,7 @@ from tasks.timeline import shown
 def train(config: RunFile) -> State[Any]:
     """Train a model as the run file says, or continue where the run of that name stopped."""
     check_input(config)
+    shown(timeline.prepare_data, config)
     shown(timeline.migrate, config.store_url)
     store = Store.open(config.store_url)
     try:
@@ -52,7 +53,6 @@ def _attached(config: RunFile, store: Store) -> State[Any]:
 def _timeline(session: Session) -> None:
     """Start what is missing, then wait from checkpoint to checkpoint."""
     shown(timeline.prepare_model, session)
-    shown(timeline.prepare_data, session)
     for index in range(session.num_servers):
         shown(timeline.start_server, session, index)
     # Worker and trainer load while the servers do: they wait for the servers by themselves.

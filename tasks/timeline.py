@@ -15,7 +15,8 @@ from prefect.cache_policies import NO_CACHE
 from prefect.exceptions import PrefectHTTPStatusError
 
 from agrpo.errors import BadInput
-from agrpo.runfile import load_dataset
+from agrpo.runfile import RunFile
+from agrpo.session.check import check_data
 from agrpo.session.session import Session
 from agrpo.store import Store
 
@@ -56,9 +57,9 @@ def prepare_model(session: Session) -> str:
 
 
 @stage(name="prepare data")
-def prepare_data(session: Session) -> None:
-    """Load the rows once, so that bad data is known before a server starts."""
-    load_dataset(session.run)
+def prepare_data(config: RunFile) -> None:
+    """Load the rows once, so that bad data is known before the run is."""
+    check_data(config)
 
 
 @stage(task_run_name="start server {index}")

@@ -14,6 +14,8 @@ BUG = 70
 OUTAGE = 75
 LEASE_LOST = 76
 CANNOT_EXECUTE = (126, 127)
+REFUSAL = "cannot go on: "
+"""Begins the words of a child that met input it cannot use, in its log."""
 
 
 class Verdict(Enum):
@@ -62,7 +64,7 @@ def run(main: Callable[[], None]) -> NoReturn:
     except Outage as error:
         leave(OUTAGE, f"outage: {error}")
     except BadInput as error:
-        leave(BAD_INPUT, f"cannot start: {error}")
+        leave(BAD_INPUT, f"{REFUSAL}{error}")
     except Exception:
         leave(BUG, traceback.format_exc())
     sys.exit(DONE)

@@ -55,6 +55,10 @@ class ServerWatch:
             elif row.state != "lost":
                 servers.set_state(self._attempt, row.id, "lost")
 
+    def has_answered(self, process_id: int) -> bool:
+        """Whether this process has ever been healthy."""
+        return process_id in self._answered_at
+
     def _ask(self, row: ServerRecord, live: dict[int, float]) -> None:
         if self._healthy(row.url):
             self._misses[row.id] = 0

@@ -16,6 +16,7 @@ from typing import Self
 from agrpo.errors import AgrpoError, BadInput, ChildFailed, LeaseLost, Outage
 from agrpo.launch import adopt, exits
 from agrpo.launch.child import ChildProcess, ChildSpec, end_all, last_lines
+from agrpo.launch.ends import give_up, may_restart
 from agrpo.launch.health import Healthy, ServerWatch
 from agrpo.launch.lease import LeaseKeeper
 from agrpo.launch.tracked import ChildView, Tracked, backoff_s, giving_up, open_process, register
@@ -47,9 +48,10 @@ class Launcher:
         self._changed = threading.Condition(threading.RLock())
         self._lease = LeaseKeeper(attempt, lease_ttl_s, renew_every_s, self._fail)
         self._threads = [threading.Thread(target=self._supervise, name="supervision", daemon=True)]
-        if healthy is not None:
-            watch = ServerWatch(attempt, healthy, self.live_servers, self.end_hung)
-            self._threads.append(threading.Thread(target=watch.run, args=(self._stopping,), name="health", daemon=True))
+        self._watch = None if healthy is None else ServerWatch(attempt, healthy, self.live_servers, self.end_hung)
+        if self._watch is not None:
+            looking = threading.Thread(target=self._watch.run, args=(self._stopping,), name="health", daemon=True)
+            self._threads.append(looking)
 
     def __enter__(self) -> Self:
         self._lease.start()
@@ -220,11 +222,13 @@ class Launcher:
         if verdict is exits.Verdict.LEASE_LOST:
             self._lease.renew()
         in_a_row = 0 if time.monotonic() - child.started_at >= child.spec.steady_after_s else child.in_a_row
-        if verdict in (exits.Verdict.DONE, exits.Verdict.RESTART) and in_a_row < child.spec.restart_limit:
+        if may_restart(child, code, in_a_row, self._has_answered(child)):
             return self._plan_restart(child, in_a_row, reason, code)
         child.enter("failed")
-        again = f" after {child.restarts} restarts" if child.restarts else ""
-        raise ChildFailed(f"{reason}{again}; {child.log_end()}")
+        give_up(child, code, reason, self._has_answered(child))
+
+    def _has_answered(self, child: Tracked) -> bool:
+        return self._watch is None or self._watch.has_answered(child.process_id)
 
     def _plan_restart(self, child: Tracked, in_a_row: int, reason: str, code: int | None) -> None:
         wait_s = backoff_s(child.spec, in_a_row)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from agrpo.launch import exits
 from agrpo.launch.child import ChildProcess, ChildSpec, SupervisedProcess, last_lines
 from agrpo.launch.spawned import SpawnedProcess
 from agrpo.store import Attempt, processes, servers
@@ -61,6 +62,11 @@ class Tracked:
     def log_end(self) -> str:
         """The last lines of its log, for a message."""
         return f"the end of its log {self.spec.log_path}:\n{last_lines(self.spec.log_path)}"
+
+    def refusal(self) -> str | None:
+        """What the child itself said about input that it cannot use; None when it said nothing of the kind."""
+        _, marker, said = last_lines(self.spec.log_path).rpartition(exits.REFUSAL)
+        return said.partition("\n[supervisor]")[0].strip() if marker else None
 
     def view(self) -> ChildView:
         """What a display shows."""

@@ -139,6 +139,11 @@ def _prompt(prompt_index: int, epoch: int, row_index: int, row: dict[str, Any], 
     messages = row.get("prompt")
     if messages is None and not needs_prompt:
         return Prompt(prompt_index, epoch, row_index, dict(row), [])
+    if messages is None:
+        raise BadInput(
+            f"row {row_index} of the dataset has no 'prompt' (its columns: {', '.join(row) or 'none'}); expected a "
+            'conversation there: a list of {"role": ..., "content": ...}'
+        )
     is_conversation = isinstance(messages, list) and all(
         isinstance(message, dict) and "role" in message and "content" in message for message in messages
     )

@@ -4,9 +4,13 @@ import inspect
 from pathlib import Path
 
 from agrpo.callables import resolve_callable
-from agrpo.errors import BadInput
-from agrpo.runfile import RunFile
+from agrpo.errors import BadInput, StoreError
+from agrpo.rollout.prompts import open_prompts
+from agrpo.runfile import RunFile, load_dataset
 from agrpo.session.placement import placement
+from agrpo.store import Store
+
+_OURS = ("--port", "--host", "--model")
 
 
 def check_input(run: RunFile) -> None:
@@ -21,7 +25,21 @@ def check_input(run: RunFile) -> None:
         if named is not None:
             resolve_callable(named)
     _check_model(run)
+    _check_server_arguments(run)
     placement(run)
+    _check_store(run.store_url)
+
+
+def check_data(run: RunFile) -> None:
+    """Load the rows and look at the first one. Raises BadInput when it is no prompt."""
+    import datasets
+
+    datasets.disable_progress_bars()  # an answer is one line
+    dataset = load_dataset(run)
+    if dataset is not None:
+        prompts = open_prompts(dataset, None, needs_prompt=not run.environment.paths)
+        prompts.stop_index(1)
+        prompts.prompt(0)
 
 
 def _check_model(run: RunFile) -> None:
@@ -30,3 +48,17 @@ def _check_model(run: RunFile) -> None:
     looks_like_path = path.is_absolute() or run.model.path.startswith(".") or len(path.parts) > 2 or path.exists()
     if run.model.prepare is None and looks_like_path and not (path / "config.json").is_file():
         raise BadInput(f"model.path: {path} holds no saved model (no config.json); give a model's folder or a Hub name")
+
+
+def _check_server_arguments(run: RunFile) -> None:
+    for argument in run.servers.args:
+        name = argument.partition("=")[0]
+        if name in _OURS:
+            raise BadInput(f"servers.args: {argument} is chosen by agrpo (a free port on loopback); leave it out")
+
+
+def _check_store(url: str) -> None:
+    try:
+        Store.check_place(url)
+    except StoreError as error:
+        raise BadInput(str(error)) from None

@@ -51,7 +51,7 @@ def _start(
         if result.exists():
             return ReplayResult.from_json(json.loads(result.read_text()))
     if ended.returncode == exits.BAD_INPUT:
-        raise BadInput(ended.stderr.strip().splitlines()[-1].removeprefix("cannot start: "))
+        raise BadInput(ended.stderr.strip().splitlines()[-1].removeprefix(exits.REFUSAL))
     raise AgrpoError(f"the replay {exits.describe(ended.returncode)}; its last words:\n{ended.stderr[-4000:]}")
 
 

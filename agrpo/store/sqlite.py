@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,19 +26,48 @@ NETWORK_FILE_SYSTEMS = {
 
 def open_engine(url: URL, create: bool, json_serializer: Callable[[Any], str]) -> Engine:
     """An engine on the file that `url` names; makes its folder when `create` is set."""
-    if not url.database or url.database == ":memory:":
-        raise StoreError("the store must be a file that several processes can open: write sqlite:///runs/agrpo.db")
-    path = Path(os.path.realpath(url.database))
+    path = _file(url)
     if not create and not path.exists():
         raise StoreError(f"there is no database {path}: start a run, or name another store with AGRPO_DATABASE_URL")
-    kind = network_file_system(path, Path("/proc/mounts").read_text())
-    if kind:
-        raise StoreError(f"{path} lies on {kind}, where SQLite's locks do not hold: use a local disk or PostgreSQL")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _refuse_network(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from None
     engine = create_engine(url.set(database=str(path)), json_serializer=json_serializer)
     event.listen(engine, "connect", _set_up)
     event.listen(engine, "begin", _begin)
     return engine
+
+
+def check_place(url: URL) -> None:
+    """Raise StoreError where a SQLite file could not be kept; makes nothing."""
+    path = _file(url)
+    _refuse_network(path)
+    try:
+        if path.exists():
+            path.open("r+b").close()
+        with tempfile.TemporaryFile(dir=next(parent for parent in path.parents if parent.exists())):
+            return
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _file(url: URL) -> Path:
+    if not url.database or url.database == ":memory:":
+        raise StoreError("the store must be a file that several processes can open: write sqlite:///runs/agrpo.db")
+    return Path(os.path.realpath(url.database))
+
+
+def _refuse_network(path: Path) -> None:
+    kind = network_file_system(path, Path("/proc/mounts").read_text())
+    if kind:
+        raise StoreError(f"{path} lies on {kind}, where SQLite's locks do not hold: use a local disk or PostgreSQL")
+
+
+def _unwritable(path: Path, error: OSError) -> StoreError:
+    reason = error.strerror or str(error)
+    return StoreError(f"store {path} cannot be written ({reason}): name another place in store.url")
 
 
 def network_file_system(path: Path, mounts: str) -> str | None:

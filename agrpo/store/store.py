@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import Connection, Engine, create_engine, inspect, text
+from sqlalchemy import URL, Connection, Engine, create_engine, inspect, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
@@ -38,12 +38,7 @@ class Store:
 
         Raises StoreError for a URL that cannot hold runs, such as a SQLite file on a network file system.
         """
-        try:
-            parsed = make_url(url)
-        except ArgumentError as error:
-            raise StoreError(
-                f"store URL {url!r} is no database URL: write sqlite:///runs/agrpo.db or postgresql://..."
-            ) from error
+        parsed = _parse(url)
         backend = parsed.get_backend_name()
         if backend == "sqlite":
             engine = sqlite.open_engine(parsed, create, dumps)
@@ -57,6 +52,13 @@ class Store:
         else:
             raise StoreError(f"store URL names {backend!r}: only sqlite and postgresql can hold runs")
         return cls(url, engine)
+
+    @staticmethod
+    def check_place(url: str) -> None:
+        """Raise StoreError when no store can be kept at `url`; a database server is not asked. Makes nothing."""
+        if url.startswith("sqlite"):
+            return sqlite.check_place(_parse(url))
+        Store.open(url).close()
 
     def close(self) -> None:
         """Close every connection."""
@@ -102,6 +104,15 @@ class Store:
                 f"the database has schema {found!r}, expected {REVISIONS[-1]!r}: call Store.migrate() (a run does it)"
             )
         self._schema_checked = True
+
+
+def _parse(url: str) -> URL:
+    try:
+        return make_url(url)
+    except ArgumentError as error:
+        raise StoreError(
+            f"store URL {url!r} is no database URL: write sqlite:///runs/agrpo.db or postgresql://..."
+        ) from error
 
 
 def revision(connection: Connection) -> str | None:

@@ -37,7 +37,7 @@ def test_exits_are_described_in_words() -> None:
         ("pass", 0, ""),
         ("raise LeaseLost('attempt 2 has it')", 76, "lease lost: attempt 2 has it"),
         ("raise ServerOutage('no answer')", 75, "outage: no answer"),
-        ("raise BadInput('no such file')", 2, "cannot start: no such file"),
+        ("raise BadInput('no such file')", 2, "cannot go on: no such file"),
         ("{}['key']", 70, "KeyError: 'key'"),
         ("raise SystemExit(5)", 5, ""),
     ],
