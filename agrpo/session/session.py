@@ -2,11 +2,12 @@
 
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
-from agrpo.errors import LeaseLost, RunStopped
+from agrpo.errors import LeaseLost, Outage, RunStopped
 from agrpo.inference.client import is_healthy
 from agrpo.launch.launcher import Launcher
 from agrpo.runfile import RunFile
@@ -14,6 +15,8 @@ from agrpo.session import specs
 from agrpo.session.placement import placement
 from agrpo.store import Attempt, checkpoints, events, leases, runs, servers
 from agrpo.store.leases import Outcome
+
+T = TypeVar("T")
 
 _TICK_S = 0.5
 STOP_S = 8.0
@@ -42,7 +45,7 @@ class Session:
 
     def enter(self, phase: str) -> None:
         """Say what the run is doing now."""
-        with contextlib.suppress(LeaseLost):
+        with contextlib.suppress(LeaseLost, Outage):
             events.add(self.attempt, "phase", phase)
 
     @property
@@ -65,7 +68,7 @@ class Session:
         if not self.run.servers.urls:
             return self._launcher.wait_healthy(index, limit_s)
         deadline = time.monotonic() + limit_s
-        while servers.servers(self.attempt.store, self.attempt.run_id)[index].state != "healthy":
+        while self._ask(lambda: servers.servers(self.attempt.store, self.attempt.run_id))[index].state != "healthy":
             self._launcher.raise_if_failed()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"server {self.run.servers.urls[index]} does not answer for {limit_s:g} s; start it")
@@ -86,14 +89,14 @@ class Session:
         """
         while (step := self.checkpoint_step()) <= after and not self.is_trained():
             self._launcher.raise_if_failed()
-            if runs.get_run(self.attempt.store, self.attempt.run_id).request == "stop":
+            if self._ask(lambda: runs.get_run(self.attempt.store, self.attempt.run_id)).request == "stop":
                 raise RunStopped(f"run {self.run.name} was asked to stop")
             time.sleep(_TICK_S)
         return max(step, self.checkpoint_step())
 
     def checkpoint_step(self) -> int:
         """Step of the checkpoint that a restart would begin with, 0 before the first."""
-        cursor = checkpoints.cursor(self.attempt.store, self.attempt.run_id)
+        cursor = self._ask(lambda: checkpoints.cursor(self.attempt.store, self.attempt.run_id))
         return cursor.step if cursor else 0
 
     def is_trained(self) -> bool:
@@ -111,6 +114,15 @@ class Session:
         made.symlink_to(Path(cursor.path).resolve())
         made.replace(link)
         return link
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        """The store's answer, however long it is away: the launcher says when the lease has run out over it."""
+        while True:
+            try:
+                return question()
+            except Outage:
+                self._launcher.raise_if_failed()
+                time.sleep(_TICK_S)
 
     def _conclude(self, error: BaseException | None) -> None:
         """Write down how it ended: a KeyboardInterrupt or a signal stops a run, any other error fails it."""

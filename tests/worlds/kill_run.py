@@ -138,11 +138,17 @@ class KillRun:
         if self.server.poll() is not None:
             self.start_server()
 
-    def kill_many(self, number: int, random: Random, pause_s: tuple[float, float]) -> list[str]:
-        """Kill so often, after pauses between these two; what was killed. The run must not end before."""
+    def kill_many(self, number: int, random: Random, pause_s: float, at_work: float) -> list[str]:
+        """Kill so often, after pauses up to this long; what was killed. The run must not end before.
+
+        `at_work` is the share of kills that wait for a further step first; the others may hit processes that load.
+        """
         killed = []
         for _ in range(number):
-            until = time.monotonic() + random.uniform(*pause_s)
+            if random.random() < at_work:
+                goal = self.step() + 1
+                self.wait(f"step {goal}", lambda goal=goal: self.step() >= goal)
+            until = time.monotonic() + random.uniform(0.0, pause_s)
             self.wait("the next kill", lambda until=until: time.monotonic() > until)
             self._note_finished()
             killed.append(self.kill_one(random))
@@ -156,6 +162,11 @@ class KillRun:
     def _note_finished(self) -> None:
         rows = groups.groups(self.store, NAME) if runs.find_run(self.store, NAME) else []
         self.finished |= {group.id: group.ready_order for group in rows if group.ready_order}
+
+    def kill(self, name: str) -> None:
+        """SIGKILL for the launcher, or the process of that kind."""
+        assert self.launcher is not None
+        os.kill(self.launcher.pid if name == "launcher" else self.alive()[name], signal.SIGKILL)
 
     def kill_one(self, random: Random) -> str:
         """SIGKILL for a process of the run, its server, its launcher or a supervisor; what it was."""
