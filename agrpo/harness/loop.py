@@ -9,7 +9,7 @@ from agrpo.errors import BadInput
 from agrpo.harness.endpoint import Endpoint
 from agrpo.harness.session import Session
 from agrpo.records import Message, Rollout
-from agrpo.rollout.loop import AsyncRolloutLoop
+from agrpo.rollout.loop import AsyncRolloutLoop, rollout_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,8 @@ class AgentTask:
     api_key: str
     model: str
     prompt: list[Message]
+    columns: dict[str, Any]
+    """The dataset's row without its prompt."""
 
 
 Agent = Callable[[AgentTask], Any]
@@ -48,7 +50,7 @@ class HarnessRolloutLoop(AsyncRolloutLoop):
         """Run the agent; its errors are a bug, except when the endpoint could not serve it."""
         session = Session(self.chat, self.generate_one_turn)
         with self._endpoint.open(session, copy_context()) as (base_url, api_key):
-            task = AgentTask(base_url, api_key, self.model_name, prompt)
+            task = AgentTask(base_url, api_key, self.model_name, prompt, _columns())
             try:
                 reward = await self.threads.run(self._agent, {"task": task}, self._agent_timeout_s)
             except Exception:
@@ -65,6 +67,11 @@ class HarnessRolloutLoop(AsyncRolloutLoop):
             tool_failure_count=sum(call.error is not None for e in session.exchanges for call in e.reply.calls),
             reward=_checked(reward),
         )
+
+
+def _columns() -> dict[str, Any]:
+    place = rollout_place.get()
+    return {} if place is None else {name: value for name, value in place.row.items() if name != "prompt"}
 
 
 def _checked(reward: Any) -> float | None:

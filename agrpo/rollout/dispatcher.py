@@ -17,10 +17,12 @@ from typing import TypeVar
 from agrpo.allowance import GroupSize, admits
 from agrpo.errors import BadInput
 from agrpo.rollout.cap import ConcurrencyCap
+from agrpo.rollout.finishing import finished
 from agrpo.rollout.gauges import Gauges
-from agrpo.rollout.groups import GeneratedGroup, GroupFailed, GroupGenerator, finished, num_sample_tokens
+from agrpo.rollout.groups import GroupFailed, GroupGenerator
 from agrpo.rollout.ledger import Admission, Ledger, View
 from agrpo.rollout.loop import AsyncRolloutLoop
+from agrpo.rollout.members import GeneratedGroup, num_sample_tokens
 from agrpo.rollout.pool import ServerPool
 from agrpo.rollout.prompts import Prompt, PromptSource
 from agrpo.rollout.scoring import Scorer, Unscored

@@ -4,26 +4,19 @@ import asyncio
 import copy
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from agrpo.advantages import check_advantages, has_signal, total_rewards
-from agrpo.environments.pool import EnvironmentPool, Visit
+from agrpo.environments.pool import EnvironmentPool
 from agrpo.errors import BadInput, MalformedAnswer, PromptTooLong, RequestRefused, ServerOutage
-from agrpo.records import GroupCommit, Message, Rollout, RolloutGroup, ScoredRollout
+from agrpo.records import Rollout
 from agrpo.rollout.journal import Drafts, GroupJournal, open_journal
 from agrpo.rollout.loop import AsyncRolloutLoop, RolloutPlace, rollout_place
+from agrpo.rollout.members import GeneratedGroup, Member, group_of
 from agrpo.rollout.outages import is_outage
 from agrpo.rollout.prompts import Prompt
 from agrpo.rollout.slots import Slots
-from agrpo.rollout.stats import Times, group_stats
 from agrpo.rollout.threads import CallOverran
-from agrpo.rollout.tool_stats import environment_stats, tool_stats
-from agrpo.sequences import build_sequences
-from agrpo.tools.tally import ToolTally
 
 RETRY_DELAYS_S = (1.0, 2.0, 4.0, 8.0)
 REFUSAL_WINDOW_S = 0.25
@@ -36,36 +29,6 @@ class GroupFailed(Exception):
     def __init__(self, reason: str, words: str) -> None:
         super().__init__(words)
         self.reason = reason
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One rollout that came back."""
-
-    messages: list[Message]
-    """Its prompt, with what its environment said."""
-    rollout: Rollout
-    seconds: float
-    """Dispatch to collection."""
-    tally: ToolTally
-    visit: Visit | None
-
-
-@dataclass(frozen=True, slots=True)
-class GeneratedGroup:
-    """A group with the members that came back, before scoring."""
-
-    prompt: Prompt
-    group: RolloutGroup
-    members: list[Member]
-    failures: list[str] = field(default_factory=list)
-    """Why each of the other members failed."""
-    has_tools: bool = False
-
-    @property
-    def seconds(self) -> tuple[float, ...]:
-        """Dispatch to collection of each member."""
-        return tuple(member.seconds for member in self.members)
 
 
 class GroupGenerator:
@@ -105,7 +68,7 @@ class GroupGenerator:
         def start(number: int) -> RolloutPlace:
             versions.append(version())
             own = None if journal is None else journal.member(number, versions[-1])
-            return RolloutPlace(self._run_id, prompt.prompt_index, number, journal=own)
+            return RolloutPlace(self._run_id, prompt.prompt_index, number, journal=own, row=prompt.row)
 
         try:
             journal = await self._open_journal(group_id, version())
@@ -123,7 +86,7 @@ class GroupGenerator:
         results = [task.result() for task in tasks]
         came_back = [member for member in results if member is not None]
         began = versions[0] if journal is None else journal.began(versions[0])
-        group = _group(prompt, group_id, began, came_back)
+        group = group_of(prompt, group_id, began, came_back)
         has_tools = bool(self._tools) or self._environments is not None
         return GeneratedGroup(prompt, group, came_back, [str(failure) for failure in failures], has_tools)
 
@@ -186,46 +149,6 @@ class GroupGenerator:
         return Member(visit.messages, rollout, time.monotonic() - begin, place.tally, visit)
 
 
-def finished(
-    generated: GeneratedGroup, loop: AsyncRolloutLoop, rewards: dict[str, list[float | None]] | None, times: Times
-) -> GroupCommit:
-    """What the store keeps of a group: its samples with advantages, or the reason why it is dropped.
-
-    `rewards` by source are None for a group that an outage left unscored.
-    """
-    prompt, group = generated.prompt, generated.group
-    num_rollouts = len(generated.members)
-    advantages, drop_reason = np.zeros(num_rollouts), "unscored"
-    if rewards is not None:
-        group = replace(group, rewards=total_rewards(list(rewards.values()), num_rollouts))
-        advantages = check_advantages(loop.compute_advantages(group), num_rollouts)
-        drop_reason = "" if has_signal(_rewards(group)) else "no_signal"
-    scored = [
-        _scored(generated, loop, rewards or {}, _rewards(group), advantages, member) for member in range(num_rollouts)
-    ]
-    return GroupCommit(
-        group_id=group.group_id,
-        prompt_index=prompt.prompt_index,
-        row_index=prompt.row_index,
-        epoch=prompt.epoch,
-        model_version=group.model_version,
-        prompt=group.prompts[0],
-        prompt_ids=next((list(m.rollout.turns[0].prompt_ids) for m in generated.members if m.rollout.turns), []),
-        rollouts=scored,
-        drop_reason=drop_reason or None,
-        stats={
-            **group_stats(group, scored, rewards or {}, times),
-            **_agent_stats(generated),
-            "rollout/failed_count": float(len(generated.failures)),
-        },
-    )
-
-
-def num_sample_tokens(group: RolloutGroup) -> int:
-    """Tokens of all samples of a group: what the allowance counts."""
-    return sum(sequence.num_tokens for sequences in group.completions_sequences for sequence in sequences)
-
-
 def root_error(errors: BaseException) -> BaseException:
     """The one error inside nested exception groups that says most: a bug before an outage, a failure before both."""
     if not isinstance(errors, BaseExceptionGroup):
@@ -255,64 +178,3 @@ def _checked(rollout: object) -> Rollout:
     if not isinstance(rollout, Rollout):
         raise BadInput(f"generate_one returned a {type(rollout).__name__}; return an agrpo.Rollout")
     return rollout
-
-
-def _group(prompt: Prompt, group_id: int, version: int, members: list[Member]) -> RolloutGroup:
-    rollouts = [member.rollout for member in members]
-    return RolloutGroup(
-        prompts=[member.messages for member in members],
-        reward_kwargs={name: [value] * len(members) for name, value in prompt.columns().items()},
-        completions=[rollout.completion for rollout in rollouts],
-        completions_ids=[rollout.completion_ids for rollout in rollouts],
-        completions_sequences=[build_sequences(rollout.turns) for rollout in rollouts],
-        tool_call_counts=[rollout.tool_call_count for rollout in rollouts],
-        tool_failure_counts=[rollout.tool_failure_count for rollout in rollouts],
-        model_version=version,
-        group_id=group_id,
-        row_index=prompt.row_index,
-        env_rewards=[None if member.visit is None else member.visit.reward for member in members],
-        rollout_rewards=[rollout.reward for rollout in rollouts],
-        queued_at=time.monotonic(),
-    )
-
-
-def _agent_stats(generated: GeneratedGroup) -> dict[str, float]:
-    if not generated.has_tools:
-        return {}
-    num_calls, num_failed = sum(generated.group.tool_call_counts), sum(generated.group.tool_failure_counts)
-    return {
-        **tool_stats([member.tally for member in generated.members], num_calls, num_failed),
-        **environment_stats([member.visit for member in generated.members]),
-    }
-
-
-def _rewards(group: RolloutGroup) -> np.ndarray:
-    return np.full(len(group.completions), np.nan) if group.rewards is None else group.rewards
-
-
-def _scored(
-    generated: GeneratedGroup,
-    loop: AsyncRolloutLoop,
-    rewards: dict[str, list[float | None]],
-    totals: np.ndarray,
-    advantages: np.ndarray,
-    member: int,
-) -> ScoredRollout:
-    group, rollout, advantage = generated.group, generated.members[member].rollout, float(advantages[member])
-    return ScoredRollout(
-        rollout=rollout,
-        sequences=[
-            replace(
-                sequence,
-                advantage=advantage,
-                version=group.model_version,
-                group_id=group.group_id,
-                rollout_id=rollout.rollout_id,
-            )
-            for sequence in group.completions_sequences[member]
-        ],
-        rewards={name: values[member] for name, values in rewards.items()},
-        reward=float(totals[member]),
-        advantage=advantage,
-        terminated=loop.is_terminated(rollout),
-    )

@@ -38,6 +38,8 @@ class RolloutPlace:
     """What its tools did."""
     journal: MemberJournal | None = None
     """Its turns as they came back; None where they are kept with their group only."""
+    row: dict[str, Any] = field(default_factory=dict)
+    """The dataset's row of its prompt."""
 
     def begin_again(self) -> None:
         """The rollout is generated from its start: seeds repeat, the tools' counts begin anew."""

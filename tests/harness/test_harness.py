@@ -38,6 +38,7 @@ def says(text: str) -> Answer:
 
 def calculator_agent(task: AgentTask) -> float:
     """An agent as people write it: asks, runs what is called, sends the answer back, until there is no call."""
+    assert task.columns.keys() <= {"number"}
     client = openai.OpenAI(base_url=task.base_url, api_key=task.api_key, max_retries=0)
     messages: list[Any] = [{"role": "developer", "content": "Be brief."}, *task.prompt]
     while True:

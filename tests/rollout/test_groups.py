@@ -7,8 +7,10 @@ import pytest
 from agrpo.errors import BadInput, MalformedAnswer, PromptTooLong, RequestRefused, ServerOutage
 from agrpo.records import GroupCommit, Message, Rollout, RolloutGroup, TurnRecord
 from agrpo.rollout import groups
-from agrpo.rollout.groups import GeneratedGroup, GroupFailed, GroupGenerator, finished, num_sample_tokens, root_error
+from agrpo.rollout.finishing import finished
+from agrpo.rollout.groups import GroupFailed, GroupGenerator, root_error
 from agrpo.rollout.loop import AsyncRolloutLoop, rollout_place
+from agrpo.rollout.members import GeneratedGroup, num_sample_tokens
 from agrpo.rollout.pool import ServerPool
 from agrpo.rollout.prompts import Prompt, open_prompts
 from agrpo.rollout.slots import Slots
