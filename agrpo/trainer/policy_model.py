@@ -16,8 +16,8 @@ from agrpo.errors import BadInput
 from agrpo.losses.head import FusedHead
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 
-SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
-"""Settings of models that change the logits after the head; the fused head does not."""
+SCALED_LOGITS = ("logit_scale", "logits_scaling")
+"""Settings of models that scale the logits after the head; the fused head does not."""
 
 
 def load_policy(name: str, args: AsyncGRPOConfig) -> PreTrainedModel:
@@ -55,18 +55,18 @@ def ready_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBa
 def fuse_head(model: PreTrainedModel) -> FusedHead:
     """Fuse the model's head with the loss; returns the head, which gives logits as before when it is not asked.
 
-    Raises BadInput for models without a linear head, or whose logits are more than hidden states times head.
+    Raises BadInput for models without a linear head, or whose logits are scaled after it.
     """
     settings = model.config.get_text_config().to_dict()
     scaled = [name for name in SCALED_LOGITS if settings.get(name) not in (None, 1, 1.0)]
     if scaled:
-        raise BadInput(f"{scaled[0]}={settings[scaled[0]]} changes the logits after the head: choose another model")
+        raise BadInput(f"{scaled[0]}={settings[scaled[0]]} scales the logits after the head: choose another model")
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     if isinstance(head, FusedHead):
         return head
     if not isinstance(head, nn.Linear):
         raise BadInput(f"{type(model).__name__} has no linear head over the vocabulary: it cannot be trained here")
-    fused = FusedHead.replacing(head)
+    fused = FusedHead.replacing(head, model.config.get_text_config())
     model.set_output_embeddings(fused)  # type: ignore[no-untyped-call]
     return fused
 

@@ -26,9 +26,10 @@ def world(dtype=torch.float64):
     return hidden, weight, bias, targets, top_ids
 
 
-def full(hidden, weight, bias, targets, top_ids, allowed=None):
+def full(hidden, weight, bias, targets, top_ids, allowed=None, softcap=None):
     """Reference: whole log-softmax, autograd's own backward."""
-    logits = (hidden @ weight.T + bias) / TEMPERATURE
+    logits = hidden @ weight.T + bias
+    logits = (logits if softcap is None else softcap * torch.tanh(logits / softcap)) / TEMPERATURE
     if allowed is not None:
         logits = logits.masked_fill(~allowed, -torch.inf)
     log_p = logits.log_softmax(-1)
@@ -60,7 +61,8 @@ def test_values_and_gradients_equal_the_full_softmax(tiles):
         torch.testing.assert_close(mine, reference, rtol=0, atol=1e-12)
 
 
-def test_candidate_sets_renormalise(tiles):
+@pytest.mark.parametrize("softcap", [None, 1.5])
+def test_candidate_sets_renormalise(tiles, softcap):
     hidden, weight, bias, targets, top_ids = world()
     candidates = torch.full((NUM_TERMS, 5), -1)
     allowed = torch.ones(NUM_TERMS, VOCAB, dtype=torch.bool)
@@ -69,8 +71,8 @@ def test_candidate_sets_renormalise(tiles):
         candidates[term, : len(chosen)] = chosen
         allowed[term] = False
         allowed[term, chosen] = True
-    answer = read_head(hidden, weight, bias, HeadQuery(targets, top_ids, candidates, TEMPERATURE))
-    log_probs, top, entropy = full(hidden, weight, bias, targets, top_ids, allowed)
+    answer = read_head(hidden, weight, bias, HeadQuery(targets, top_ids, candidates, TEMPERATURE, softcap))
+    log_probs, top, entropy = full(hidden, weight, bias, targets, top_ids, allowed, softcap)
     torch.testing.assert_close(answer.log_probs, log_probs, rtol=0, atol=1e-12)
     torch.testing.assert_close(answer.entropy, entropy, rtol=0, atol=1e-12)
     ours = gradients([answer.log_probs, answer.top_log_probs], [hidden, weight])

@@ -2,7 +2,14 @@
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
 
 from agrpo.errors import BadInput
 from agrpo.losses.head import FusedHead
@@ -57,11 +64,32 @@ def test_the_digest_sees_one_bit_of_one_weight():
     assert weights_digest(model) != before
 
 
-def test_logits_that_change_after_the_head_are_refused():
+def test_logits_that_are_scaled_after_the_head_are_refused():
     model = llama()
-    model.config.final_logit_softcapping = 30.0
-    with pytest.raises(BadInput, match="final_logit_softcapping"):
+    model.config.logit_scale = 0.5
+    with pytest.raises(BadInput, match=r"logit_scale=0\.5 scales the logits"):
         fuse_head(model)
+
+
+def test_softcapped_logits_are_capped_once_and_the_config_stays(tmp_path):
+    settings = {
+        **SHAPE,
+        "initializer_range": 1.0,
+        "head_dim": 8,
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": 0.5,
+    }
+    model = Gemma2ForCausalLM(Gemma2Config(**settings))
+    tokens = [1, 2, 3, 4]
+    logits = model(torch.tensor([tokens])).logits[0]
+    expected = logits.log_softmax(-1)[[1, 2], [3, 4]]
+    head, args = fuse_head(model), ledger.config(tmp_path, score_centering=False)
+    row = build_row([sample(tokens, {2: -3.0, 3: -3.0})])
+    with in_trees(model, args) as attention:
+        result = RowLoss(head, args, 0.0)(model, row, attention)
+    torch.testing.assert_close(result.marks["logp_difference"], (expected + 3.0).abs())
+    assert model.config.final_logit_softcapping == 0.5
+    assert logits.abs().max() <= 0.5 and torch.equal(model(torch.tensor([tokens])).logits[0], logits)
 
 
 def test_an_attention_backend_that_cannot_serve_is_refused_with_the_trainer(tmp_path):
