@@ -1,20 +1,23 @@
 """The training flow: the stages of a run in their order. Steps, groups and weight updates are plain code below it."""
 
+import time
 from typing import Any
 
 from prefect import State, flow
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed
 
-from agrpo.errors import RunStopped
-from agrpo.launch.attach import attach
+from agrpo.errors import LeaseHeld, RunStopped
+from agrpo.launch.attach import Attached, attach
 from agrpo.runfile import RunFile, config_hash, stored_config
 from agrpo.session.check import check_input
 from agrpo.session.session import Session
-from agrpo.store import Store
+from agrpo.store import Store, leases
 from tasks import timeline
 from tasks.reporter import reporting
 from tasks.timeline import shown
+
+_STAND_BY_S = 2.0
 
 
 @flow(name="agrpo-train", flow_run_name="{config.name}", persist_result=False)
@@ -30,16 +33,21 @@ def train(config: RunFile) -> State[Any]:
         store.close()
 
 
+def _attach(config: RunFile, store: Store) -> Attached:
+    """Prefect may start a flow run again while its first process lives: the second one then stands by."""
+    settings, digest = stored_config(config), config_hash(config)
+    while True:
+        try:
+            limit = config.limits.max_attempts
+            return attach(store, config.name, settings, digest, config.run_dir, flow_run.id, max_attempts=limit)
+        except LeaseHeld:
+            if leases.attempts(store, config.name)[-1].flow_run_id != flow_run.id:
+                raise
+            time.sleep(_STAND_BY_S)
+
+
 def _attached(config: RunFile, store: Store) -> State[Any]:
-    found = attach(
-        store,
-        config.name,
-        stored_config(config),
-        config_hash(config),
-        config.run_dir,
-        flow_run_id=flow_run.id,
-        max_attempts=config.limits.max_attempts,
-    )
+    found = _attach(config, store)
     if found.attempt is None:
         return Completed(message=f"run {config.name} is finished already; nothing was done")
     try:

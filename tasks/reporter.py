@@ -1,4 +1,4 @@
-"""Carries a run's progress from the store to Prefect, and Prefect's cancellation to the run.
+"""Carries a run's progress from the store to Prefect, and what a person asks of Prefect to the run.
 
 It works in a thread of its own and swallows what Prefect's server does to it: a call into a server that is away hangs
 for a minute, and no step of training may wait for that.
@@ -7,32 +7,38 @@ for a minute, and no step of training may wait for that.
 import contextvars
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 from uuid import UUID
 
-from prefect.artifacts import create_markdown_artifact, create_progress_artifact
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_progress_artifact
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.client.schemas.objects import StateType
+from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from agrpo.cli.progress import Progress, read_progress
-from agrpo.cli.words import duration, number
+from agrpo.cli.progress import read_progress
 from agrpo.errors import AgrpoError
+from agrpo.plotting.history import History, read_history
+from agrpo.plotting.page import page
 from agrpo.session.session import Session
-from agrpo.store import runs
+from agrpo.store import events, runs
+from tasks.page import markdown, picture
 
-_EVERY_S = 10.0
-_WATCHED = ("reward", "entropy", "sample/staleness_mean", "perf/step_s", "perf/wall_clock_trained_tokens_per_s")
+_EVERY_S = 5.0
+_PLOT_EVERY_S = 30.0
+_WORTH_A_LINE = {"restart", "adopted", "hung", "server_lost_weights", "environment_changed", "checkpoint_skipped"}
+_STOPS = {StateType.CANCELLING, StateType.CANCELLED}
 
 
 @contextmanager
 def reporting(session: Session) -> Iterator[None]:
     """Report while the block works; the last report comes at its end."""
     ended = threading.Event()
-    reporter = _Reporter(session, str(flow_run.id))
+    reporter = _Reporter(session, UUID(str(flow_run.id)))
     inherited = contextvars.copy_context()  # artifacts belong to the flow run of the context
     thread = threading.Thread(target=lambda: inherited.run(reporter.work, ended), name="reporter", daemon=True)
     thread.start()
@@ -44,57 +50,86 @@ def reporting(session: Session) -> Iterator[None]:
 
 
 class _Reporter:
-    """Two artifacts, made once and then updated in place."""
+    """Artifacts that are made once and then updated in place, and a look at the flow run's state."""
 
-    def __init__(self, session: Session, flow_run_id: str) -> None:
+    def __init__(self, session: Session, flow_run_id: UUID) -> None:
         self._session = session
+        self._attempt = session.attempt
         self._flow_run_id = flow_run_id
         self._key = re.sub(r"[^a-z0-9]+", "-", session.run.name.lower()).strip("-")
         self._made: dict[str, UUID] = {}
+        self._plot, self._plot_step, self._plot_at = "", 0, 0.0
+        self._last_event = 0
+        self._paused = False
 
     def work(self, ended: threading.Event) -> None:
         """Report every few seconds until the end, and once more then."""
+        with suppress(Exception):
+            self._name()
         over = False
         while not over:
             over = ended.wait(_EVERY_S)
             with suppress(Exception):  # Prefect is a window: what breaks it must not touch the run
-                self._report()
+                self._report(over)
             if not over:
                 with suppress(Exception):
                     self._obey()
 
-    def _report(self) -> None:
-        attempt = self._session.attempt
-        progress = read_progress(attempt.store, attempt.run_id)
+    def _name(self) -> None:
+        """Call the flow run after run and attempt; tags find the run's other attempts."""
+        run = self._session.run.name
+        with get_client(sync_client=True) as client:
+            tags = {*client.read_flow_run(self._flow_run_id).tags, f"run:{run}"}
+            client.update_flow_run(self._flow_run_id, name=f"{run}, attempt {self._attempt.token}", tags=sorted(tags))
+
+    def _report(self, over: bool) -> None:
+        progress = read_progress(self._attempt.store, self._attempt.run_id)
+        history = read_history(self._attempt.store, self._attempt.run_id)
+        self._log()
         if progress.num_steps:
             done = 100.0 * progress.step / progress.num_steps
             self._put("progress", done, lambda key: create_progress_artifact(done, key, f"steps of {progress.run_id}"))
-        text = markdown(progress)
+        if history.series and self._plot_is_due(history.series[-1][0], over):
+            self._draw(history)
+        text = markdown(progress, history, self._plot)
         self._put("run", text, lambda key: create_markdown_artifact(text, key, f"run {progress.run_id}"))
 
+    def _plot_is_due(self, step: int, over: bool) -> bool:
+        return step > self._plot_step and (over or time.monotonic() - self._plot_at > _PLOT_EVERY_S)
+
+    def _draw(self, history: History) -> None:
+        self._plot, self._plot_step, self._plot_at = picture(history), history.series[-1][0], time.monotonic()
+        document = self._session.run.run_dir.absolute() / "plot.html"
+        document.write_text(page([history]))
+        link = document.as_uri()
+        self._put("plot", None, lambda key: create_link_artifact(link, str(document), key, "the plot page, on disk"))
+
     def _put(self, name: str, data: Any, make: Any) -> None:
+        """Make an artifact, or replace what it holds; None leaves it as it is."""
         if name not in self._made:
             self._made[name] = make(f"{self._key}-{name}")
-            return
-        with get_client(sync_client=True) as client:
-            client.update_artifact(self._made[name], ArtifactUpdate(data=data))
+        elif data is not None:
+            with get_client(sync_client=True) as client:
+                client.update_artifact(self._made[name], ArtifactUpdate(data=data))
+
+    def _log(self) -> None:
+        """What began again, and why; what the children print stays in their own logs."""
+        for event in events.events(self._attempt.store, self._attempt.run_id):
+            if event.id > self._last_event and event.token == self._attempt.token:
+                self._last_event = event.id
+                if event.kind in _WORTH_A_LINE:
+                    get_run_logger().warning("%s", event.message)
 
     def _obey(self) -> None:
-        """A cancelled flow run stops the run, also where no worker is left to say so."""
+        """Cancelled stops the run, also where no worker is left to say so; paused drains it, and resumed goes on."""
         with get_client(sync_client=True) as client:
-            state = client.read_flow_run(UUID(self._flow_run_id)).state
-        if state is not None and state.type in (StateType.CANCELLING, StateType.CANCELLED):
-            with suppress(AgrpoError):
-                runs.request(self._session.attempt.store, self._session.attempt.run_id, "stop")
-
-
-def markdown(progress: Progress) -> str:
-    """The run on one page: where it stands, its last numbers, its processes."""
-    total = f" of {progress.num_steps}" if progress.num_steps else ""
-    lines = [f"# {progress.run_id}: {progress.phase}", ""]
-    lines += [f"step {progress.step}{total}, {duration(progress.wall_s)}", "", "| metric | last |", "|---|---|"]
-    lines += [f"| {name} | {number(progress.last[name], 3)} |" for name in _WATCHED if name in progress.last]
-    lines += ["", "| process | state | doing |", "|---|---|---|"]
-    doing = progress.waits_for
-    lines += [f"| {name} | {state} | {doing.get(name, '')} |" for name, state in progress.processes.items()]
-    return "\n".join(lines)
+            state = client.read_flow_run(self._flow_run_id).state
+        if state is None:
+            return
+        with suppress(AgrpoError):
+            if state.type in _STOPS:
+                runs.request(self._attempt.store, self._attempt.run_id, "stop")
+            elif (state.type == StateType.PAUSED) != self._paused:
+                self._paused = not self._paused
+                runs.request(self._attempt.store, self._attempt.run_id, "drain" if self._paused else "none")
+                self._session.enter("paused: rollouts end, servers stay" if self._paused else "training")

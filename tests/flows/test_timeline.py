@@ -6,8 +6,9 @@ from prefect import Task
 from prefect.cache_policies import NO_CACHE
 
 from agrpo.cli.progress import Progress
+from agrpo.plotting.history import History, Mark
 from tasks import timeline
-from tasks.reporter import markdown
+from tasks.page import markdown, picture
 from tasks.timeline import shown
 
 STAGES = [value for value in vars(timeline).values() if isinstance(value, Task)]
@@ -46,7 +47,10 @@ def test_a_failing_stage_is_not_begun_again() -> None:
         shown(Broken(), 1)
 
 
-def test_the_page_on_a_run_names_its_numbers_and_processes() -> None:
+HISTORY = History("climb", "running", [(3, {"reward": 0.5})], [Mark(2, "worker 0 was ended by signal 9")])
+
+
+def test_the_page_on_a_run_names_its_numbers_processes_and_restarts() -> None:
     page = markdown(
         Progress(
             run_id="climb",
@@ -58,13 +62,21 @@ def test_the_page_on_a_run_names_its_numbers_and_processes() -> None:
             num_steps=12,
             wall_s=75.0,
             history=[(3, {"reward": 0.5, "other": 1.0})],
-        )
+        ),
+        HISTORY,
+        plot="![plot](data:)",
     )
     for expected in (
         "climb: training",
         "step 3 of 12, 1 min 15 s",
         "| reward | 0.500 |",
         "| trainer 0 | pid 8 | step 4 |",
+        "| 2 | worker 0 was ended by signal 9 |",
+        "![plot](data:)",
     ):
         assert expected in page
     assert "other" not in page
+
+
+def test_the_plot_lies_in_the_page_itself() -> None:
+    assert picture(HISTORY).startswith("![plot](data:image/png;base64,iVBOR")

@@ -1,0 +1,38 @@
+"""The page on a run in Prefect's UI: plot, last numbers, processes, and why anything was begun again."""
+
+import base64
+
+from agrpo.cli.progress import Progress
+from agrpo.cli.words import duration, number
+from agrpo.plotting.drawing import draw
+from agrpo.plotting.history import History
+
+_WATCHED = (
+    "reward",
+    "entropy",
+    "completions/mean_length",
+    "sample/staleness_mean",
+    "perf/step_s",
+    "perf/wall_clock_trained_tokens_per_s",
+)
+_LAST_RESTARTS = 10
+
+
+def picture(history: History) -> str:
+    """The plot as an image that lies in the page itself."""
+    return f"![plot](data:image/png;base64,{base64.b64encode(draw([history], 'png')).decode()})"
+
+
+def markdown(progress: Progress, history: History, plot: str = "") -> str:
+    """The run on one page: where it stands, its last numbers, its processes, its restarts."""
+    total = f" of {progress.num_steps}" if progress.num_steps else ""
+    lines = [f"# {progress.run_id}: {progress.phase}", "", f"step {progress.step}{total}, {duration(progress.wall_s)}"]
+    lines += ["", plot, "", "| metric | last |", "|---|---|"]
+    lines += [f"| {name} | {number(progress.last[name], 3)} |" for name in _WATCHED if name in progress.last]
+    lines += ["", "| process | state | doing |", "|---|---|---|"]
+    doing = progress.waits_for
+    lines += [f"| {name} | {state} | {doing.get(name, '')} |" for name, state in progress.processes.items()]
+    if history.marks:
+        lines += ["", "| after step | begun again because |", "|---|---|"]
+        lines += [f"| {mark.step} | {mark.says} |" for mark in history.marks[-_LAST_RESTARTS:]]
+    return "\n".join(lines)
