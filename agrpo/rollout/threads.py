@@ -46,6 +46,8 @@ class Threads:
             try:
                 async with timeout:
                     return await function(**arguments)
+            except SystemExit as error:
+                raise _as_bug(function, error) from error
             except TimeoutError as error:
                 if not timeout.expired():
                     raise
@@ -66,6 +68,8 @@ class Threads:
             self._abandon(thread, function, timeout_s)
         self._idle.append(thread)
         result, error = answer.result()
+        if isinstance(error, SystemExit):
+            raise _as_bug(function, error) from error
         if error is not None:
             raise error
         return result
@@ -148,6 +152,11 @@ def _outcome(function: Callable[[], Any]) -> Answer:
         return function(), None
     except BaseException as error:  # whatever it is belongs to the caller
         return None, error
+
+
+def _as_bug(function: Callable[..., Any], error: SystemExit) -> RuntimeError:
+    """Nothing that is called may end the process that calls it."""
+    return RuntimeError(f"{_name(function)} tried to exit: {error}")
 
 
 def _name(function: Callable[..., Any]) -> str:

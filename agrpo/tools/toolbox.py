@@ -63,7 +63,7 @@ class Toolbox:
             return as_text(await self._threads.run(tool, call.arguments, self._timeout_s)), False
         except TooManyHung:
             raise
-        except (Exception, SystemExit) as error:
+        except Exception as error:
             words = self._words(tool, error)
             if words is None:
                 error.add_note(f"in tool {call.name!r} called with {str(call.arguments)[:500]}")

@@ -81,7 +81,7 @@ def test_calls_of_one_message_run_in_its_order_sync_or_async() -> None:
         (ToolCall("slow"), "Error: wrong arguments for slow: missing a required argument: 'name'"),
         (ToolCall("table", {"x": 1}), "Error: wrong arguments for table: got an unexpected keyword argument 'x'"),
         (ToolCall("fails", {"how": "now"}), "Error: KeyError: 'now'"),
-        (ToolCall("fails", {"how": "exit"}), "Error: SystemExit: 3"),
+        (ToolCall("fails", {"how": "exit"}), "Error: RuntimeError: fails tried to exit: 3"),
     ],
 )
 def test_what_goes_wrong_is_told_to_the_model(call: ToolCall, answer: str) -> None:
