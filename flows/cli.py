@@ -49,13 +49,15 @@ def train(run_file: Path, *, override: Overrides = (), dry_run: Switch = False, 
 
 
 @app.command
-def resume(run: str, *, store: StoreUrl = None, as_json: AsJson = False) -> int:
+def resume(run: str, *, accept_new_data: Switch = False, store: StoreUrl = None, as_json: AsJson = False) -> int:
     """Continue a run from its last checkpoint, with the settings it was started with.
 
     Example: agrpo resume quickstart
 
     Parameters
     ----------
+    accept_new_data
+        Go on although the data set has changed since the run began.
     store
         The store's URL, where it is neither AGRPO_DATABASE_URL nor the default.
     as_json
@@ -64,6 +66,8 @@ def resume(run: str, *, store: StoreUrl = None, as_json: AsJson = False) -> int:
     with opened(store) as opened_store:
         config = stored_runs.get_run(opened_store, run).config
         url = opened_store.url
+        if accept_new_data:
+            stored_runs.accept_data(opened_store, run)
     settings = runfile.parse({**config, "store": {**config["store"], "url": url}}, f"run {run}")
     return _run(settings, as_json)
 

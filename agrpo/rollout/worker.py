@@ -18,6 +18,7 @@ from agrpo.environments.pool import EnvironmentPool, Factory, TimeLimits
 from agrpo.errors import AgrpoError, LeaseLost, Outage
 from agrpo.launch import exits
 from agrpo.rollout.dispatcher import Dispatcher
+from agrpo.rollout.fingerprint import fingerprint
 from agrpo.rollout.groups import GroupGenerator, root_error
 from agrpo.rollout.ledger import Ledger
 from agrpo.rollout.loop import AsyncRolloutLoop
@@ -99,6 +100,8 @@ async def work(spec: WorkerSpec, attempt: Attempt, process_id: int) -> None:
     loop = spec.loop_cls(config, spec.model_name, spec.tokenizer, spec.eos_token_ids, pool)
     num_epochs = config.num_train_epochs if config.max_steps <= 0 else None
     prompts = open_prompts(spec.dataset, num_epochs, needs_prompt=spec.environment_factory is None)
+    if spec.dataset is not None:
+        runs.check_data(attempt, fingerprint(spec.dataset))
     environments = _environments(spec, loop)
     generator = GroupGenerator(
         loop, spec.run_id, slots, spec.tools, environments, ledger if spec.commit_turns else None

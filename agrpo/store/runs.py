@@ -146,6 +146,26 @@ def set_environment(attempt: Attempt, environment: dict[str, Any]) -> None:
         _update(connection, attempt.run_id, environment=environment)
 
 
+def check_data(attempt: Attempt, fingerprint: str) -> None:
+    """Note what the data set is, once; BadInput when it is no longer what the run began with."""
+    query = select(schema.runs.c.data_fingerprint).where(schema.runs.c.run_id == attempt.run_id)
+    with attempt.write() as connection:
+        known = connection.execute(query).scalar()
+        if known is None:
+            _update(connection, attempt.run_id, data_fingerprint=fingerprint)
+    if known not in (None, fingerprint):
+        raise BadInput(
+            f"run {attempt.run_id!r} began with another data set ({known} then, {fingerprint} now), and its prompts "
+            f"are known by their place: restore it, or go on with: agrpo resume {attempt.run_id} --accept-new-data"
+        )
+
+
+def accept_data(store: Store, run_id: str) -> None:
+    """Let the run go on with whatever data set it finds next."""
+    with store.write() as connection:
+        _update(connection, run_id, data_fingerprint=None)
+
+
 def set_allowance(attempt: Attempt, step: int, tokens: int) -> None:
     """Let the workers hold `tokens` sample tokens, as decided after `step`."""
     with attempt.write() as connection:
