@@ -1,7 +1,7 @@
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 
 from agrpo.trees import TreeLayout, pack
 from tests.worlds.forest import Sample, forests, sample
@@ -60,6 +60,7 @@ def test_rollouts_that_differ_at_once_cost_the_prompt_once() -> None:
     assert len(row.input_ids) == 49 + 8 * 13
 
 
+@settings(deadline=None)
 @given(forests())
 def test_a_row_gives_every_sample_its_own_tokens_positions_and_targets(samples: list[Sample]) -> None:
     row = pack(samples)
@@ -72,6 +73,7 @@ def test_a_row_gives_every_sample_its_own_tokens_positions_and_targets(samples: 
         assert row.input_ids[row.positions[mine]].tolist() == token_ids[np.flatnonzero(trained) - 1].tolist()
 
 
+@settings(deadline=None)
 @given(forests())
 def test_every_token_sees_its_own_path_once(samples: list[Sample]) -> None:
     layout = pack(samples).layout
@@ -86,6 +88,7 @@ def test_every_token_sees_its_own_path_once(samples: list[Sample]) -> None:
     assert ((key <= query) & (query < layout.last_reader[key]) == expected.astype(bool)).all()
 
 
+@settings(deadline=None)
 @given(forests())
 def test_nodes_are_distinct_pairs_of_a_token_and_the_next(samples: list[Sample]) -> None:
     nodes = set()
@@ -96,6 +99,7 @@ def test_nodes_are_distinct_pairs_of_a_token_and_the_next(samples: list[Sample])
     assert pack(samples).layout.num_tokens == len(nodes)
 
 
+@settings(deadline=None)
 @given(forests())
 def test_segments_end_at_branches_and_leaves(samples: list[Sample]) -> None:
     layout = pack(samples).layout
@@ -111,6 +115,7 @@ def test_segments_end_at_branches_and_leaves(samples: list[Sample]) -> None:
             assert (walked == segment).sum() == starts[segment + 1] - starts[segment]
 
 
+@settings(deadline=None)
 @given(forests())
 def test_without_sharing_a_row_is_a_concatenation(samples: list[Sample]) -> None:
     row = pack(samples, share=False)

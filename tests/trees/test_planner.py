@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agrpo.trees import Limits, Sample, StepPlan, pack, plan_step
@@ -74,6 +74,7 @@ def test_without_enough_samples_a_step_stays_open() -> None:
     assert plan_step([], Limits(1, 1, 10)) == StepPlan((), False)
 
 
+@settings(deadline=None)
 @given(forest.forests(), st.lists(st.integers(0, 3), min_size=30, max_size=30), st.integers(1, 4), st.integers(8, 60))
 def test_every_sample_lands_once_within_budget(
     samples: list[forest.Sample], groups: list[int], num_ranks: int, budget: int
@@ -95,6 +96,7 @@ def test_every_sample_lands_once_within_budget(
     assert plan_step(offered, limits) == plan
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=6), max_size=8),
     st.builds(Limits, st.integers(1, 4), st.integers(1, 3), st.integers(12, 30), st.none() | st.integers(1, 5)),
