@@ -13,6 +13,8 @@ BAD_INPUT = 2
 BUG = 70
 OUTAGE = 75
 LEASE_LOST = 76
+STOPPED = 143
+"""Asked to stop before its work was done; what a shell reports of SIGTERM."""
 CANNOT_EXECUTE = (126, 127)
 REFUSAL = "cannot go on: "
 """Begins the words of a child that met input it cannot use, in its log."""
@@ -50,6 +52,7 @@ def describe(exit_code: int | None) -> str:
         BUG: " (a bug)",
         OUTAGE: " (an outage)",
         LEASE_LOST: " (the lease is lost)",
+        STOPPED: " (asked to stop)",
         CANNOT_EXECUTE[1]: " (it could not be started)",
     }.get(exit_code, "")
     return f"was ended by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}{meaning}"

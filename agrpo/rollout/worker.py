@@ -79,7 +79,10 @@ def refuse_unpicklable(spec: WorkerSpec) -> None:
 
 
 def run_worker(spec: WorkerSpec, process_id: int) -> None:
-    """Work for a run until SIGTERM; returns then. Raises LeaseLost, an Outage that lasted, or a bug's own exception."""
+    """Work for a run until SIGTERM, then exit as asked to stop: a worker is never done by itself.
+
+    Raises LeaseLost, an Outage that lasted, or a bug's own exception.
+    """
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     attempt = Attempt(Store.open(spec.store_url, create=False), spec.run_id, spec.token)
     try:
@@ -88,6 +91,7 @@ def run_worker(spec: WorkerSpec, process_id: int) -> None:
         error = root_error(errors)
         _tell(attempt, error)
         raise error from None
+    raise SystemExit(exits.STOPPED)  # the launcher starts it again unless the run is stopping
 
 
 async def work(spec: WorkerSpec, attempt: Attempt, process_id: int) -> None:
@@ -132,7 +136,7 @@ def _environments(spec: WorkerSpec, loop: AsyncRolloutLoop) -> EnvironmentPool |
 def _stop(work: "asyncio.Future[None]") -> None:
     """Cancel everything; a user's code that does not let go is left behind."""
     work.cancel()
-    timer = threading.Timer(STOP_LIMIT_S, os._exit, (exits.DONE,))
+    timer = threading.Timer(STOP_LIMIT_S, os._exit, (exits.STOPPED,))
     timer.daemon = True
     timer.start()
 

@@ -38,6 +38,8 @@ def train(attempt: Attempt) -> None:
     trainer.train_in(
         assemble(trainer, attempt, run_dir, run_dir / "checkpoints", tokenizer, keep_payloads=run.store.keep_payloads)
     )
+    if trainer.stop.requested:  # whoever asked: only a run that is trained to its end exits with 0
+        raise SystemExit(exits.STOPPED)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -136,7 +136,7 @@ def test_a_spawned_worker_runs_a_subclass_of_the_loop_and_stops_when_told(
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGTERM)
     worker.join(10)
-    assert worker.exitcode == exits.DONE
+    assert worker.exitcode == exits.STOPPED
     assert (tmp_path / "trace").read_text() == "closed"
     assert len(groups.groups(world.store, "run")) == 3
     assert runs.get_run(world.store, "run").status == "created"
