@@ -4,19 +4,18 @@ import random
 import re
 from typing import Any
 
-EXAMPLE = '<tool_call>{"name": "multiply", "arguments": {"a": 20, "b": 30}}</tool_call>'
+CALL = '<tool_call>{"name": "multiply", "arguments": {"a": 20, "b": 30}}</tool_call>'
 
 
 def prompts() -> list[dict[str, Any]]:
-    """256 products of two-digit numbers."""
+    """256 products of two-digit numbers, each after a worked example for a small model."""
     chance = random.Random(0)
     return [_question(chance.randint(11, 99), chance.randint(11, 99)) for _ in range(256)]
 
 
 def _question(a: int, b: int) -> dict[str, Any]:
-    system = {"role": "system", "content": f"To multiply 20 by 30 you write only: {EXAMPLE}"}
-    user = {"role": "user", "content": f"Multiply {a} by {b}."}
-    return {"prompt": [system, user], "product": a * b}
+    shown = [{"role": "user", "content": "Multiply 20 by 30."}, {"role": "assistant", "content": CALL}]
+    return {"prompt": [*shown, {"role": "user", "content": f"Multiply {a} by {b}."}], "product": a * b}
 
 
 def multiply(a: int, b: int) -> int:

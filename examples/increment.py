@@ -1,8 +1,19 @@
-"""An environment that owns its data: count to a number of its own choice by calling a tool."""
+"""An environment with a state: count to a number by calling a tool. The rows only show a small model how to call."""
 
 import random
+from typing import Any
 
 CALL = '<tool_call>{{"name": "increment", "arguments": {{"step": {step}}}}}</tool_call>'
+
+
+def rows() -> list[dict[str, Any]]:
+    """512 times the same worked example; what is to be done comes from the environment."""
+    shown = [_user("Increment the counter by 3."), {"role": "assistant", "content": CALL.format(step=3)}]
+    return [{"prompt": [*shown, _user("")]} for _ in range(512)]
+
+
+def _user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
 
 
 class IncrementEnvironment:
@@ -13,8 +24,7 @@ class IncrementEnvironment:
         self.counter = 0
         self.num_calls = 0
         self.target = random.randint(2, 9)
-        example = CALL.format(step=1)
-        return f"Increment the counter by {self.target}. To increment it by 1 you write only: {example}"
+        return f"Increment the counter by {self.target}."
 
     def increment(self, step: int) -> int:
         """Increment the counter.

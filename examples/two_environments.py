@@ -1,13 +1,21 @@
 """Two environments in one run; a column says which one a row is for, and only its tools are shown."""
 
 import random
+from typing import Any
 
 CALL = '<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
 
 
-def rows() -> list[dict[str, str]]:
-    """Counting and lamps in turn; everything else comes from the environments."""
-    return [{"environment": name} for name in ("counter", "lamp") * 256]
+def rows() -> list[dict[str, Any]]:
+    """Counting and lamps in turn, each with a worked example; the tasks come from the environments."""
+    counting = ("counter", "Increment the counter by 3.", CALL.format(name="increment", arguments='{"step": 3}'))
+    lighting = ("lamp", "Light the lamp in white.", CALL.format(name="light", arguments='{"colour": "white"}'))
+    return [_row(*shown) for _ in range(256) for shown in (counting, lighting)]
+
+
+def _row(environment: str, question: str, call: str) -> dict[str, Any]:
+    shown = [{"role": "user", "content": question}, {"role": "assistant", "content": call}]
+    return {"environment": environment, "prompt": [*shown, {"role": "user", "content": ""}]}
 
 
 class CounterEnvironment:
@@ -16,8 +24,7 @@ class CounterEnvironment:
     def reset(self, **columns: object) -> str:
         """Choose a target."""
         self.counter, self.target = 0, random.randint(2, 9)
-        call = CALL.format(name="increment", arguments='{"step": 1}')
-        return f"Increment the counter by {self.target}. To increment it by 1 you write only: {call}"
+        return f"Increment the counter by {self.target}."
 
     def increment(self, step: int) -> int:
         """Increment the counter.
@@ -39,8 +46,7 @@ class LampEnvironment:
     def reset(self, **columns: object) -> str:
         """Choose a colour."""
         self.colour, self.wanted = "off", random.choice(["red", "green", "blue"])
-        call = CALL.format(name="light", arguments='{"colour": "white"}')
-        return f"Light the lamp in {self.wanted}. To light it in white you write only: {call}"
+        return f"Light the lamp in {self.wanted}."
 
     def light(self, colour: str) -> str:
         """Light the lamp.
