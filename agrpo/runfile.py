@@ -17,6 +17,7 @@ from agrpo.errors import BadInput
 from agrpo.settings import (
     DataSettings,
     EnvironmentSettings,
+    EvaluationSettings,
     LimitSettings,
     ModelSettings,
     Section,
@@ -40,8 +41,8 @@ __all__ = [
     "training_arguments",
 ]
 
-# Limits and the store's place may change between two attempts: they do not change what is learnt.
-_NOT_HASHED = {"limits", "store"}
+# Limits, evaluations and the store's place may change between two attempts: they do not change what is learnt.
+_NOT_HASHED = {"limits", "store", "evaluation"}
 
 
 class RunFile(Section):
@@ -63,6 +64,7 @@ class RunFile(Section):
     servers: ServerSettings = ServerSettings()
     workers: WorkerSettings = WorkerSettings()
     store: StoreSettings = StoreSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
     limits: LimitSettings = LimitSettings()
     output: str = "runs"
     """Folder that holds the folders of runs: checkpoints, logs."""

@@ -13,7 +13,14 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 class Section(BaseModel):
     """A part of the run file that knows all its keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        protected_namespaces=(),
+        # What a form calls the section.
+        model_title_generator=lambda section: section.__name__.removesuffix("Settings"),
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -147,6 +154,21 @@ class StoreSettings(Section):
     """What a killed worker has kept: every turn that came back, or only finished groups, with fewer writes."""
     keep_payloads: Literal["all", "none"] | int = "all"
     """Token ids and log-probabilities of finished steps: keep all, none, or those of the last n steps."""
+
+
+class EvaluationSettings(Section):
+    """How policies are compared: held-out prompts, answered and scored as in training."""
+
+    data: DataSettings | None = None
+    """Held-out prompts; None takes those of the training, which flatters."""
+    num_samples: int = Field(default=4, ge=2)
+    """Answers to each prompt."""
+    pass_reward: float = 1.0
+    """Reward from which an answer counts as passed, for pass@k."""
+    temperature: float | None = Field(default=None, gt=0)
+    """Sampling temperature; None: that of the training."""
+    level: float = Field(default=0.05, gt=0, lt=1)
+    """A nightly training is promoted when chance alone would give it such a lead less often than this."""
 
 
 class LimitSettings(Section):

@@ -11,14 +11,16 @@ from agrpo.cli.show import print_run
 from agrpo.cli.stores import opened
 from agrpo.errors import AgrpoError, BadInput
 from agrpo.store import runs as stored_runs
+from flows.judging import JUDGING
 from flows.looking import LOOKING
 from flows.options import AsJson, Overrides, StoreUrl, Switch
+from flows.prefecting import PREFECTING
 
 BAD_INPUT, FAILED = 2, 1
 
 app = App(name="agrpo", help="Train language models by asynchronous GRPO.", version_flags=["--version"])
 
-for command in LOOKING:
+for command in (*LOOKING, *JUDGING, *PREFECTING):
     app.command(command)
 
 

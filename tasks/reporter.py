@@ -16,6 +16,7 @@ from uuid import UUID
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_progress_artifact
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactUpdate
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
 from prefect.client.schemas.objects import StateType
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
@@ -105,12 +106,24 @@ class _Reporter:
         self._put("plot", None, lambda key: create_link_artifact(link, str(document), key, "the plot page, on disk"))
 
     def _put(self, name: str, data: Any, make: Any) -> None:
-        """Make an artifact, or replace what it holds; None leaves it as it is."""
+        """Make an artifact, or replace what it holds, also one of an earlier attempt; None leaves it as it is."""
+        key = f"{self._key}-{name}"
         if name not in self._made:
-            self._made[name] = make(f"{self._key}-{name}")
-        elif data is not None:
+            found = self._find(key)
+            self._made[name] = found or make(key)
+            if found is None:
+                return
+        if data is not None:
             with get_client(sync_client=True) as client:
                 client.update_artifact(self._made[name], ArtifactUpdate(data=data))
+
+    def _find(self, key: str) -> UUID | None:
+        """The artifact that an earlier process of this flow run has made."""
+        of_run = ArtifactFilterFlowRunId(any_=[self._flow_run_id])
+        with get_client(sync_client=True) as client:
+            wanted = ArtifactFilter(key=ArtifactFilterKey(any_=[key]), flow_run_id=of_run)
+            found = client.read_artifacts(artifact_filter=wanted)
+        return found[0].id if found else None
 
     def _log(self) -> None:
         """What began again, and why; what the children print stays in their own logs."""

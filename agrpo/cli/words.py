@@ -1,6 +1,7 @@
 """Numbers as people read them."""
 
 import math
+from typing import Any
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -16,3 +17,11 @@ def duration(seconds: float | None) -> str:
     if minutes == 0:
         return f"{rest} s"
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def estimates(values: dict[str, Any] | None) -> list[tuple[str, str, str, str]]:
+    """Name, value, low and high end of every estimate of an evaluation."""
+    found = [(name, value) for name, value in (values or {}).items() if isinstance(value, dict)]
+    return [
+        (name, number(value["value"], 4), number(value["low"], 4), number(value["high"], 4)) for name, value in found
+    ]

@@ -17,6 +17,7 @@ from sqlalchemy import (
 )
 
 from agrpo.store.columns import Id, column, id_column, metadata, one_of, run_column
+from agrpo.store.evaluation_tables import evaluation_samples, evaluations, promotions
 from agrpo.store.run_tables import (
     attempts,
     heartbeats,
@@ -31,6 +32,8 @@ from agrpo.store.run_tables import (
 __all__ = [
     "attempts",
     "checkpoints",
+    "evaluation_samples",
+    "evaluations",
     "events",
     "groups",
     "heartbeats",
@@ -39,6 +42,7 @@ __all__ = [
     "policies",
     "policy_servers",
     "processes",
+    "promotions",
     "rollouts",
     "runs",
     "samples",

@@ -12,7 +12,7 @@ from agrpo.store import sqlite
 from agrpo.store.json_text import dumps
 
 VERSION_TABLE = "agrpo_alembic_version"
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 """Schema revisions in order; the last one is what this code reads and writes."""
 
 FROZEN_AFTER_S = 30

@@ -1,0 +1,32 @@
+"""The held-out prompts of a run, and what makes two evaluations comparable."""
+
+import hashlib
+import json
+from typing import Any
+
+from agrpo.errors import BadInput
+from agrpo.runfile import RunFile, load_dataset
+
+
+def held_out_rows(run: RunFile) -> Any:
+    """The rows to evaluate on: `evaluation.data`, else the training rows. Raises BadInput when there are none."""
+    held_out = run if run.evaluation.data is None else run.model_copy(update={"data": run.evaluation.data})
+    rows = load_dataset(held_out)
+    if rows is None:
+        raise BadInput("evaluation.data: nothing to evaluate on; describe held-out prompts there")
+    return rows
+
+
+def fingerprint(run: RunFile) -> str:
+    """Equal for evaluations that ask the same prompts in the same way and score them with the same rewards."""
+    trainer = run.trainer
+    asked = {
+        "rows": [dict(row) for row in held_out_rows(run)],
+        "rewards": run.rewards,
+        "environment": run.environment.model_dump(mode="json"),
+        "evaluation": run.evaluation.model_dump(mode="json", include={"num_samples", "temperature", "pass_reward"}),
+        "sampling": trainer.model_dump(
+            mode="json", include={"max_completion_length", "temperature", "top_p", "top_k", "min_p"}
+        ),
+    }
+    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()[:16]

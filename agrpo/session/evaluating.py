@@ -1,0 +1,88 @@
+"""Evaluates weights of a run: a server for them, a process that answers and scores, the numbers into the store."""
+
+import subprocess
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+
+from agrpo import runfile
+from agrpo.errors import AgrpoError, BadInput
+from agrpo.evaluation.server import hidden_gpus, serving
+from agrpo.evaluation.statistics import mean_reward, pass_at_k
+from agrpo.evaluation.tasks import fingerprint
+from agrpo.launch import exits
+from agrpo.runfile import RunFile
+from agrpo.session import specs
+from agrpo.session.placement import placement
+from agrpo.store import Store, checkpoints, evaluations, runs
+from agrpo.store.evaluations import Evaluation
+
+
+def evaluate_run(store: Store, run_id: str, step: int | None = None, url: str | None = None) -> Evaluation:
+    """Evaluate a checkpoint of a run, by default the last one, or the model it began with (step 0).
+
+    `url` names a server that serves these weights already. An evaluation that is there is not made again. Raises
+    BadInput for a step without a checkpoint.
+    """
+    stored = runs.get_run(store, run_id)
+    run = runfile.parse(stored.config, f"run {run_id}")
+    if step == 0:
+        return evaluate_model(store, run, 0, run.model.path, url)
+    found = {row.step: row.path for row in checkpoints.all(store, run_id)}
+    last = stored.checkpoint_step if step is None else step
+    if last is None or last not in found:
+        there = ", ".join(map(str, found)) or "none"
+        raise BadInput(f"--step {last}: run {run_id!r} has no checkpoint of it; it has those of steps {there}")
+    return evaluate_model(store, run, last, found[last], url)
+
+
+def evaluate_model(store: Store, run: RunFile, step: int, model: str, url: str | None = None) -> Evaluation:
+    """Evaluate any weights as a run would: its held-out prompts, its rewards, its sampling."""
+    tasks = fingerprint(run)
+    known = evaluations.finished(store, model, tasks)
+    if known is not None:
+        return known
+    evaluation_id = evaluations.begin(store, run.name, step, model, tasks)
+    with _server(run, model, url) as address:
+        _answer(store, run, evaluation_id, address)
+    evaluations.finish(store, evaluation_id, _values(store, run, evaluation_id))
+    done = evaluations.finished(store, model, tasks)
+    assert done is not None
+    return done
+
+
+def _server(run: RunFile, model: str, url: str | None) -> AbstractContextManager[str]:
+    if url is not None:
+        return nullcontext(url)
+    own = run.servers.model_copy(update={"urls": [], "count": 1})
+    served = run.model_copy(update={"model": run.model.model_copy(update={"path": model}), "servers": own})
+    spec = specs.server(served, 0, placement(served))
+    assert spec.url is not None and not callable(spec.command)
+    log_path = run.run_dir / "logs" / "evaluation-server.log"
+    return serving(list(spec.command), dict(spec.env), spec.url, log_path, run.servers.start_timeout_s)
+
+
+def _answer(store: Store, run: RunFile, evaluation_id: int, url: str) -> None:
+    where = ["--store", store.url, "--run", run.name, "--evaluation", str(evaluation_id), "--url", url]
+    command = [sys.executable, "-m", "agrpo.evaluation.main", *where]
+    ended = subprocess.run(command, env=hidden_gpus(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if ended.returncode == exits.BAD_INPUT:
+        raise BadInput(ended.stderr.rpartition(exits.REFUSAL)[2].strip())
+    if ended.returncode != exits.DONE:
+        raise AgrpoError(f"the evaluation {exits.describe(ended.returncode)}; its last words:\n{ended.stderr[-4000:]}")
+
+
+def _values(store: Store, run: RunFile, evaluation_id: int) -> dict[str, object]:
+    scores = list(evaluations.scores(store, evaluation_id).values())
+    if not scores:
+        raise BadInput("evaluation.data: no prompt could be answered; look at the server's max_model_len")
+    threshold, most = run.evaluation.pass_reward, min(map(len, scores))
+    ks = sorted({1, most} | ({k for k in (2, 4, 8) if k < most}))
+    passes = {f"pass@{k}": asdict(pass_at_k(scores, k, threshold)) for k in ks}
+    return {"num_prompts": len(scores), "num_samples": most, "reward": asdict(mean_reward(scores)), **passes}
+
+
+def result_path(run: RunFile) -> Path:
+    """Where the weights that a lineage promoted last are linked."""
+    return Path(run.output) / run.name / "promoted"

@@ -1,0 +1,77 @@
+"""A recurring training: each night begins with the weights promoted last, and its own are promoted only if better."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from agrpo.evaluation.statistics import compare
+from agrpo.runfile import RunFile
+from agrpo.session.evaluating import evaluate_model, evaluate_run, result_path
+from agrpo.settings import ModelSettings
+from agrpo.store import Store, evaluations
+from agrpo.store.evaluations import Evaluation, Promotion
+
+SPOILT_FACTOR = 100.0
+"""A simulated bad night multiplies the learning rate by this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """One night of a lineage."""
+
+    lineage: str
+    run: RunFile
+    """What is trained, under a name of its own."""
+    baseline: str
+    """The weights that it begins with, and must beat."""
+
+
+def plan_night(store: Store, config: RunFile) -> Night:
+    """The next night, or the one that was begun and not decided: the same name then continues its run."""
+    decided = evaluations.promotions(store, config.name)
+    promoted = [one.candidate for one in decided if one.promoted]
+    model = ModelSettings(path=promoted[-1]) if promoted else config.model
+    name = f"{config.name}-{len(decided) + 1}"
+    run = config.model_copy(update={"name": name, "model": model})
+    return Night(config.name, run, model.path)
+
+
+def spoilt(night: Night) -> Night:
+    """The same night with a learning rate that ruins the weights: what a roll-back is for."""
+    rate = night.run.trainer.learning_rate * SPOILT_FACTOR
+    trainer = night.run.trainer.model_copy(update={"learning_rate": rate})
+    return Night(night.lineage, night.run.model_copy(update={"trainer": trainer}), night.baseline)
+
+
+def conclude_night(store: Store, night: Night) -> Promotion:
+    """Evaluate the night's weights against the baseline on held-out prompts, decide, and note the numbers."""
+    candidate = evaluate_run(store, night.run.name)
+    baseline = evaluate_model(store, night.run, 0, night.baseline)
+    promotion = _judged(store, night, candidate, baseline)
+    if promotion.promoted:
+        _link(result_path(night.run.model_copy(update={"name": night.lineage})), Path(candidate.model))
+    evaluations.decide(store, promotion)
+    return promotion
+
+
+def _judged(store: Store, night: Night, candidate: Evaluation, baseline: Evaluation) -> Promotion:
+    new, old = evaluations.scores(store, candidate.id), evaluations.scores(store, baseline.id)
+    both = sorted(new.keys() & old.keys())
+    found = compare([new[row] for row in both], [old[row] for row in both])
+    level = night.run.evaluation.level
+    better = found.is_better(level)
+    lead = found.difference
+    says = (
+        f"reward {lead.value:+.4f} (95 % interval {lead.low:+.4f} to {lead.high:+.4f}) on {found.num_prompts} held-out "
+        f"prompts, p = {found.p_value:.4f} against {level:g}: {'promoted' if better else 'rolled back'}"
+    )
+    numbers = {"difference": lead.value, "low": lead.low, "high": lead.high, "p_value": found.p_value}
+    numbers |= {"num_prompts": float(found.num_prompts), "level": level}
+    return Promotion(night.lineage, night.run.name, candidate.model, night.baseline, better, says, numbers)
+
+
+def _link(link: Path, target: Path) -> None:
+    link.parent.mkdir(parents=True, exist_ok=True)
+    made = link.with_name(".promoted")
+    made.unlink(missing_ok=True)
+    made.symlink_to(target.resolve())
+    made.replace(link)

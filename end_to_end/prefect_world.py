@@ -1,0 +1,154 @@
+"""A Prefect server, a worker and a store of their own, and the commands a person would give them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from agrpo.inference.command import free_port
+from agrpo.launch.supervisor import read_stat
+from agrpo.store import Store, leases, processes, runs
+from tests.worlds.kill_run import ROWS
+from tests.worlds.tiny_model import make_tiny_model
+
+ROOT = Path(__file__).parent.parent
+PYTHON = os.environ.get("AGRPO_END_TO_END_PYTHON", sys.executable)
+"""The interpreter whose Prefect is tried."""
+
+
+class PrefectWorld:
+    """Everything lives in one folder; what was started is ended with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.store_url = f"sqlite:///{folder}/agrpo.db"
+        self.store = Store.open(self.store_url)
+        self.store.migrate()
+        make_tiny_model(folder / "model")
+        (folder / "e2e_rows.py").write_text(ROWS.replace("NUM_ROWS", "1000"))
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> "PrefectWorld":
+        self.tokens = free_port()
+        self._start("tokens", PYTHON, "-m", "tests.worlds.token_server", str(self.tokens))
+        self._start("server", PYTHON, "-m", "flows", "ui", "--port", str(self.port))
+        self.wait("Prefect's server is healthy", self._is_healthy)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in reversed(self._started):
+            process.terminate()
+        for process in self._started:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(15)
+            process.kill()
+        self.store.close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What every process here sees."""
+        return {
+            **os.environ,
+            "PREFECT_HOME": str(self.folder / "prefect"),
+            "PREFECT_API_URL": f"http://127.0.0.1:{self.port}/api",
+            "PREFECT_WORKER_QUERY_SECONDS": "2",
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "DO_NOT_TRACK": "1",
+            "AGRPO_DATABASE_URL": self.store_url,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(ROOT),
+        }
+
+    def config(self, name: str, **trainer: Any) -> dict[str, Any]:
+        """A run of the tiny model against the server of made-up tokens."""
+        small = {"num_generations": 4, "max_completion_length": 16, "token_budget": 512, "groups_per_step": 2}
+        pace = {"learning_rate": 1e-3, "max_staleness": 2, "threads": 1, "gradient_checkpointing": False}
+        return {
+            "name": name,
+            "model": {"path": str(self.folder / "model")},
+            "data": {"rows": f"{self.folder}/e2e_rows.py:rows"},
+            "rewards": [f"{self.folder}/e2e_rows.py:remainder"],
+            "trainer": {**small, **pace, "save_steps": 2, "save_total_limit": 2, "probe_tolerance": 1e9, **trainer},
+            "servers": {"urls": [f"http://127.0.0.1:{self.tokens}"]},
+            "output": str(self.folder / "runs"),
+        }
+
+    def start_worker(self) -> "subprocess.Popen[bytes]":
+        """A Prefect worker of the process pool."""
+        return self._start("worker", PYTHON, "-m", "prefect", "worker", "start", "--pool", "agrpo-process")
+
+    def say(self, *arguments: str, check: bool = True) -> str:
+        """Run a module's command in the repository, as `python -m ARGUMENTS`; what it printed."""
+        done = subprocess.run(
+            [PYTHON, "-m", *arguments], cwd=ROOT, env=self.environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0 or not check, f"{arguments}: {done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def run_deployment(self, name: str, check: bool = True, **trainer: Any) -> str:
+        """Start the run from its deployment, as the command line does; the flow run's id."""
+        given = f"config={json.dumps(self.config(name, **trainer))}"
+        printed = self.say("prefect", "deployment", "run", "agrpo-train/train", "--param", given, check=check)
+        return next((line.split()[-1] for line in printed.splitlines() if "UUID:" in line), printed)
+
+    def api(self, method: str, path: str, body: Any = None) -> Any:
+        """Ask Prefect's server."""
+        data = None if body is None else json.dumps(body).encode()
+        url = f"http://127.0.0.1:{self.port}/api{path}"
+        request = urllib.request.Request(url, data, {"content-type": "application/json"}, method=method)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    def state(self, flow_run_id: str) -> str:
+        """Name of the flow run's state."""
+        return str(self.api("GET", f"/flow_runs/{flow_run_id}")["state_name"])
+
+    def step(self, name: str) -> int:
+        """Last finished step of a run."""
+        found = runs.find_run(self.store, name)
+        return found.step if found else 0
+
+    def token(self, name: str) -> int:
+        """Number of the run's newest attempt."""
+        found = runs.find_run(self.store, name)
+        return found.token if found else 0
+
+    def kill_flow(self, name: str) -> None:
+        """SIGKILL for the process that holds the run's lease."""
+        os.kill(leases.attempts(self.store, name)[-1].holder.pid, signal.SIGKILL)
+
+    def alive(self, name: str) -> list[str]:
+        """Processes of the run that still live."""
+        return [f"{one.kind} {one.pid}" for one in processes.all(self.store, name) if read_stat(one.pid) is not None]
+
+    def wait(self, what: str, true: Callable[[], bool], limit_s: float = 180.0) -> float:
+        """Wait until it is true; how long that took, in seconds."""
+        begun = time.monotonic()
+        while not true():
+            assert time.monotonic() - begun < limit_s, f"not in {limit_s:.0f} s: {what}\n{self._logs()}"
+            time.sleep(0.1)
+        return time.monotonic() - begun
+
+    def _start(self, name: str, *command: str) -> "subprocess.Popen[bytes]":
+        with (self.folder / f"{name}.log").open("a") as log:
+            process = subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=log, stderr=log)
+        self._started.append(process)
+        return process
+
+    def _is_healthy(self) -> bool:
+        with suppress(OSError):
+            return bool(self.api("GET", "/health"))
+        return False
+
+    def _logs(self) -> str:
+        logs = [*self.folder.glob("*.log"), *self.folder.glob("runs/*/logs/*.log")]
+        return "".join(f"\n{path}:\n{path.read_text()[-2500:]}" for path in logs)

@@ -1,0 +1,100 @@
+"""With a real Prefect server and worker: deploy, launch, crash, cancel, pause, and the schedules a person chose."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agrpo.store import checkpoints, events, runs
+from agrpo.store.verify import verify
+from end_to_end.prefect_world import PrefectWorld
+
+FOREVER = 100_000
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectWorld]:
+    """One server for all tests of this file, which are its chapters."""
+    with PrefectWorld(tmp_path_factory.mktemp("world")) as world:
+        yield world
+
+
+def deployment(world: PrefectWorld, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = world.api("GET", f"/deployments/name/{name}")
+    return found
+
+
+def test_deploying_makes_pool_deployments_and_a_paused_schedule(world: PrefectWorld) -> None:
+    said = world.say("flows", "deploy")
+    assert "made work pool agrpo-process" in said
+    train = deployment(world, "agrpo-train/train")
+    assert (train["entrypoint"], train["tags"]) == ("flows.train.train", ["agrpo"])
+    form = train["parameter_openapi_schema"]
+    assert form["definitions"]["TrainerSettings"]["title"] == "Trainer"
+    assert "How the policy is trained." in form["definitions"]["TrainerSettings"]["description"]
+
+
+def test_automations_are_made_once_and_then_updated(world: PrefectWorld) -> None:
+    assert "created agrpo-resume-crashed" in world.say("flows", "automations")
+    assert "updated agrpo-resume-crashed" in world.say("flows", "automations")
+    names = [one["name"] for one in world.api("POST", "/automations/filter", {})]
+    assert sorted(names) == ["agrpo-resume-crashed", "agrpo-resume-silent"]
+
+
+def test_a_wrong_value_is_refused_before_a_run_is_made(world: PrefectWorld) -> None:
+    said = world.run_deployment("wrong", check=False, num_generations=1)
+    assert "num_generations" in said
+    assert "2" in said
+
+
+def test_a_killed_flow_is_crashed_and_goes_on_by_itself(world: PrefectWorld) -> None:
+    world.start_worker()
+    flow = world.run_deployment("crash", max_steps=20)
+    world.wait("four steps", lambda: world.step("crash") >= 4)
+    world.kill_flow("crash")
+    world.wait("the second attempt", lambda: world.token("crash") == 2)
+    states = [one["name"] for one in world.api("GET", f"/flow_run_states/?flow_run_id={flow}")]
+    assert "Crashed" in states
+    world.wait("the end", lambda: world.state(flow) == "Completed")
+    found = runs.get_run(world.store, "crash")
+    assert (found.status, found.step) == ("finished", 20)
+    assert verify(world.store, "crash").problems == []
+    assert world.alive("crash") == []
+
+
+def test_a_run_is_named_tagged_and_shown(world: PrefectWorld) -> None:
+    [run] = world.api("POST", "/flow_runs/filter", {"flow_runs": {"tags": {"all_": ["agrpo", "run:crash"]}}})
+    assert run["name"] == "crash, attempt 2"
+    shown = world.api("POST", "/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}})
+    by_key = {one["key"]: one["data"] for one in shown}
+    assert {"crash-progress", "crash-run", "crash-plot"} <= set(by_key)
+    assert "data:image/png;base64," in by_key["crash-run"]
+    assert "attempt 2 begins" in by_key["crash-run"]
+
+
+def test_a_cancelled_run_is_gone_within_15_seconds_with_a_checkpoint(world: PrefectWorld) -> None:
+    flow = world.run_deployment("long", max_steps=FOREVER)
+    world.wait("three steps", lambda: world.step("long") >= 3)
+    world.say("prefect", "flow-run", "cancel", flow)
+    world.wait("nothing of it lives", lambda: world.alive("long") == [], limit_s=15)
+    world.wait("Cancelled", lambda: world.state(flow) == "Cancelled", limit_s=60)
+    cursor = checkpoints.cursor(world.store, "long")
+    assert cursor is not None
+    assert cursor.step == world.step("long")
+    assert runs.get_run(world.store, "long").status == "stopped"
+
+
+def test_a_paused_run_drains_and_goes_on_when_it_is_resumed(world: PrefectWorld) -> None:
+    before = world.step("long")
+    flow = world.run_deployment("long", max_steps=FOREVER)
+    world.wait("it goes on", lambda: world.step("long") >= before + 2)
+    world.api("POST", f"/flow_runs/{flow}/set_state", {"state": {"type": "PAUSED", "name": "Suspended"}})
+    world.wait("it drains", lambda: runs.get_run(world.store, "long").request == "drain")
+    assert len(world.alive("long")) == 2
+    world.api("POST", f"/flow_runs/{flow}/resume", {})
+    world.wait("it is resumed", lambda: runs.get_run(world.store, "long").request == "none")
+    now = world.step("long")
+    world.wait("steps go on", lambda: world.step("long") >= now + 3)
+    assert [one.message for one in events.events(world.store, "long") if one.message.startswith("paused")]
+    world.say("prefect", "flow-run", "cancel", flow)
+    world.wait("nothing of it lives", lambda: world.alive("long") == [], limit_s=15)

@@ -1,0 +1,5 @@
+"""`python -m flows` is `agrpo`."""
+
+from flows.cli import main
+
+main()

@@ -1,0 +1,57 @@
+"""A checkpoint is answered and scored in a process of its own, here through a server of made-up tokens."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agrpo.errors import BadInput
+from agrpo.inference.client import is_healthy
+from agrpo.inference.command import free_port
+from agrpo.runfile import config_hash, load, stored_config
+from agrpo.session.evaluating import evaluate_run
+from agrpo.store import Store, evaluations, runs
+from tests.worlds.kill_run import ROOT, KillRun
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """The address of the server."""
+    port = free_port()
+    server = subprocess.Popen([sys.executable, "-m", "tests.worlds.token_server", str(port)], cwd=ROOT)
+    deadline = time.monotonic() + 60
+    while not is_healthy(f"http://127.0.0.1:{port}"):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    yield f"http://127.0.0.1:{port}"
+    server.kill()
+    server.wait()
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store with a run of six prompts that has no checkpoint yet."""
+    world = KillRun(tmp_path, num_rows=6)
+    monkeypatch.chdir(tmp_path)
+    run = load(tmp_path / "run.yaml", ["evaluation={num_samples: 3, pass_reward: 0.5}"])
+    runs.create_run(world.store, run.name, stored_config(run), config_hash(run), str(run.run_dir))
+    return world.store
+
+
+def test_a_model_gets_numbers_and_is_not_asked_twice(store: Store, url: str) -> None:
+    found = evaluate_run(store, "killed", step=0, url=url)
+    assert found.values is not None
+    assert (found.values["num_prompts"], found.values["num_samples"]) == (6, 3)
+    reward = found.values["reward"]
+    assert 0 <= reward["low"] <= reward["value"] <= reward["high"] <= 1
+    assert found.values["pass@1"]["value"] <= found.values["pass@3"]["value"]
+    assert {len(scores) for scores in evaluations.scores(store, found.id).values()} == {3}
+    assert evaluate_run(store, "killed", step=0, url="http://127.0.0.1:1") == found
+
+
+def test_a_step_without_a_checkpoint_is_one_line(store: Store) -> None:
+    with pytest.raises(BadInput, match=r"has no checkpoint of it; it has those of steps none"):
+        evaluate_run(store, "killed", step=4)

@@ -1,0 +1,92 @@
+"""What a night begins with and how it ends, with evaluations that are in the store already."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from agrpo.evaluation.tasks import fingerprint
+from agrpo.runfile import RunFile, config_hash, parse, stored_config
+from agrpo.session.nightly import Night, conclude_night, plan_night, spoilt
+from agrpo.store import Store, checkpoints, evaluations, leases, runs, steps
+from agrpo.store.evaluations import ScoredAnswer
+
+ROWS = "def rows():\n    return [{'prompt': [{'role': 'user', 'content': str(n)}]} for n in range(8)]\n"
+REWARD = "def reward(completions, **columns):\n    return [0.0 for _ in completions]\n"
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFile:
+    """A lineage that begins with the model `base`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "nightly_rows", raising=False)
+    (tmp_path / "nightly_rows.py").write_text(ROWS + REWARD)
+    given = {"name": "night", "model": {"path": "base"}, "data": {"rows": "nightly_rows.py:rows"}}
+    return parse({**given, "rewards": ["nightly_rows.py:reward"], "output": str(tmp_path / "runs")}, "test")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty store."""
+    store = Store.open(f"sqlite:///{tmp_path}/agrpo.db")
+    store.migrate()
+    return store
+
+
+def trained(store: Store, night: Night) -> str:
+    """The night's run, finished after one step; its weights."""
+    run = night.run
+    runs.create_run(store, run.name, stored_config(run), config_hash(run), str(run.run_dir))
+    attempt = leases.acquire(store, run.name, leases.this_process())
+    steps.record(attempt, 1, [], 0)
+    steps.finish(attempt, 1, "digest", {})
+    folder = run.run_dir / "checkpoint-1"
+    folder.mkdir(parents=True)
+    checkpoints.commit(attempt, 1, str(folder), "digest")
+    return str(folder)
+
+
+def evaluated(store: Store, night: Night, model: str, reward: float) -> None:
+    """A finished evaluation in which every prompt got this reward."""
+    number = evaluations.begin(store, night.run.name, 1, model, fingerprint(night.run))
+    for row in range(8):
+        evaluations.add(store, number, [ScoredAnswer(row, sample, [], {}, reward) for sample in (0, 1)])
+    evaluations.finish(store, number, {})
+
+
+def test_better_weights_are_promoted_and_the_next_night_begins_with_them(store: Store, config: RunFile) -> None:
+    night = plan_night(store, config)
+    assert (night.run.name, night.baseline, night.run.model.path) == ("night-1", "base", "base")
+    weights = trained(store, night)
+    evaluated(store, night, "base", 0.2)
+    evaluated(store, night, weights, 0.6)
+    decision = conclude_night(store, night)
+    assert decision.promoted
+    assert decision.numbers["difference"] == pytest.approx(0.4)
+    assert (Path(config.output) / "night" / "promoted").resolve() == Path(weights)
+    assert plan_night(store, config).baseline == weights
+
+
+def test_worse_weights_are_rolled_back(store: Store, config: RunFile) -> None:
+    night = plan_night(store, config)
+    weights = trained(store, night)
+    evaluated(store, night, "base", 0.6)
+    evaluated(store, night, weights, 0.2)
+    decision = conclude_night(store, night)
+    assert not decision.promoted
+    assert "rolled back" in decision.reason
+    following = plan_night(store, config)
+    assert (following.run.name, following.baseline) == ("night-2", "base")
+
+
+def test_a_night_that_was_not_decided_is_continued(store: Store, config: RunFile) -> None:
+    trained(store, plan_night(store, config))
+    assert plan_night(store, config).run.name == "night-1"
+
+
+def test_a_spoilt_night_differs_in_its_learning_rate_only(store: Store, config: RunFile) -> None:
+    night = plan_night(store, config)
+    bad = spoilt(night)
+    assert bad.run.trainer.learning_rate == 100 * night.run.trainer.learning_rate
+    assert bad.run.model_copy(update={"trainer": night.run.trainer}) == night.run
