@@ -8,6 +8,16 @@ def allowance_tokens(step_tokens: int, max_staleness: int) -> int:
     return step_tokens * max(max_staleness, 1)
 
 
+def full_step_tokens(step_tokens: int, num_groups: int, groups_per_step: int | None) -> int:
+    """What a step of `groups_per_step` groups would have used, where one closed with fewer.
+
+    Else a short step would lower the allowance, and the allowance would keep every later step short.
+    """
+    if groups_per_step is None or num_groups == 0:
+        return step_tokens
+    return max(step_tokens, step_tokens * groups_per_step // num_groups)
+
+
 def first_allowance(token_budget: int, num_processes: int, gradient_accumulation_steps: int, max_staleness: int) -> int:
     """The allowance before the first step: every row of it is assumed full."""
     return allowance_tokens(token_budget * num_processes * gradient_accumulation_steps, max_staleness)

@@ -15,9 +15,8 @@ def prompts() -> list[dict[str, Any]]:
 
 
 def _question(first: int, second: int) -> dict[str, Any]:
-    system = {"role": "system", "content": "Reply with the larger number."}
-    user = {"role": "user", "content": f"{first} or {second}?"}
-    return {"prompt": [system, user], "larger": str(max(first, second))}
+    text = f"Which number is larger, {first} or {second}? Reply with only the number."
+    return {"prompt": [{"role": "user", "content": text}], "larger": str(max(first, second))}
 
 
 def right_number(completions: Completions, larger: list[str], **_: Any) -> list[float]:

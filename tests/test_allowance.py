@@ -2,12 +2,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agrpo.allowance import GroupSize, admits, allowance_tokens, first_allowance
+from agrpo.allowance import GroupSize, admits, allowance_tokens, first_allowance, full_step_tokens
 
 
 @pytest.mark.parametrize(("max_staleness", "expected"), [(0, 100), (1, 100), (4, 400)])
 def test_a_step_allows_its_tokens_times_the_staleness(max_staleness: int, expected: int) -> None:
     assert allowance_tokens(100, max_staleness) == expected
+
+
+@pytest.mark.parametrize(
+    ("num_groups", "groups_per_step", "expected"), [(4, 8, 200), (8, 8, 100), (9, 8, 100), (4, None, 100), (0, 8, 100)]
+)
+def test_a_step_that_closed_short_does_not_keep_later_ones_short(num_groups, groups_per_step, expected) -> None:
+    assert full_step_tokens(100, num_groups, groups_per_step) == expected
 
 
 def test_before_the_first_step_every_row_is_assumed_full() -> None:

@@ -47,6 +47,11 @@ class StepOrder:
         """Sample tokens of the whole step, before packing."""
         return sum(sample.num_tokens for sample in self.samples)
 
+    @property
+    def num_groups(self) -> int:
+        """Groups that have a sample in the step."""
+        return len({sample.group_id for sample in self.samples})
+
     @cached_property
     def tries(self) -> tuple[tuple[PrefixTrie, ...], ...]:
         """What each row shares, by micro-batch and rank."""

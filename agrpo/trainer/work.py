@@ -9,7 +9,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from agrpo.allowance import allowance_tokens, first_allowance
+from agrpo.allowance import allowance_tokens, first_allowance, full_step_tokens
 from agrpo.store import Attempt, Store, events, metrics, processes, pruning, runs, steps
 from agrpo.store.pruning import Keep
 from agrpo.trainer import ranks
@@ -110,7 +110,8 @@ class RunWork:
         self._diverged |= verdict == "different"
         if order.step < self._feed.last_recorded:
             return
-        runs.set_allowance(self._attempt, order.step, allowance_tokens(order.num_raw_tokens, self._args.max_staleness))
+        full = full_step_tokens(order.num_raw_tokens, order.num_groups, self._args.groups_per_step)
+        runs.set_allowance(self._attempt, order.step, allowance_tokens(full, self._args.max_staleness))
         if order.is_replay:
             self._sync.settle(order.step, digest, self._diverged)
             self._diverged = False
