@@ -1,4 +1,4 @@
-.PHONY: setup quickstart test check chaos clean
+.PHONY: setup quickstart test test-prefect check chaos clean
 
 setup:
 	@scripts/set_up.sh
@@ -9,6 +9,13 @@ quickstart: setup
 
 test: setup
 	@.venv/bin/python -m pytest
+
+# Deploys, launches, kills, cancels and pauses runs with a real Prefect server and worker; another Prefect than the
+# installed one with PREFECT=3.9.1.
+PREFECT ?=
+test-prefect: setup
+	@$(if $(PREFECT),export AGRPO_END_TO_END_PYTHON=$$(scripts/prefect_environment.sh $(PREFECT)) &&) \
+		.venv/bin/python -m pytest end_to_end
 
 check: setup
 	.venv/bin/ruff check .

@@ -34,6 +34,20 @@ def test_deploying_makes_pool_deployments_and_a_paused_schedule(world: PrefectWo
     assert "How the policy is trained." in form["definitions"]["TrainerSettings"]["description"]
 
 
+def schedule(world: PrefectWorld) -> dict[str, Any]:
+    [found] = deployment(world, "agrpo-nightly/nightly")["schedules"]
+    return dict(found)
+
+
+def test_a_schedule_ships_paused_and_stays_as_a_person_left_it(world: PrefectWorld) -> None:
+    assert (schedule(world)["active"], schedule(world)["schedule"]["cron"]) == (False, "0 3 * * *")
+    for wish in (True, False):
+        path = f"/deployments/{deployment(world, 'agrpo-nightly/nightly')['id']}/schedules/{schedule(world)['id']}"
+        world.api("PATCH", path, {"active": wish})
+        assert f"schedule nightly {'active' if wish else 'paused'}" in world.say("flows", "deploy")
+        assert schedule(world)["active"] is wish
+
+
 def test_automations_are_made_once_and_then_updated(world: PrefectWorld) -> None:
     assert "created agrpo-resume-crashed" in world.say("flows", "automations")
     assert "updated agrpo-resume-crashed" in world.say("flows", "automations")

@@ -83,7 +83,7 @@ def _outcome(run: RunFile, console: Console, as_json: bool) -> int:
         print(json.dumps(dataclasses.asdict(summary)))
     console.print(summary_table(summary))
     if summary.status == "finished":
-        console.print("UI: prefect server start, then http://127.0.0.1:4200", highlight=False)
+        console.print("UI: agrpo ui, then http://127.0.0.1:4200", highlight=False)
         return FINISHED
     console.print(f"resume: agrpo resume {run.name}", highlight=False)
     return INTERRUPTED if summary.status == "stopped" else FAILED

@@ -11,7 +11,7 @@ from agrpo import runfile
 from agrpo.cli import run_file_doc
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 RUN_FILES = sorted((ROOT / "examples").glob("*.yaml"))
 
 
@@ -48,11 +48,13 @@ def test_examples_are_fine(path: Path) -> None:
     subprocess.run([sys.executable, "-c", program, str(path)], check=True, cwd=ROOT, capture_output=True, text=True)
 
 
-def test_the_deployment_holds_a_run_file() -> None:
+def test_deployments_hold_run_files_and_their_schedules_ship_paused() -> None:
     import yaml
 
     deployments = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
-    assert [runfile.parse(one["parameters"]["config"], one["name"]).name for one in deployments] == ["first"]
+    configs = [one["parameters"]["config"] for one in deployments if "config" in one["parameters"]]
+    assert [runfile.parse(config, "prefect.yaml").name for config in configs] == ["first", "nightly"]
+    assert [schedule["active"] for one in deployments for schedule in one.get("schedules", [])] == [False]
 
 
 def test_the_page_on_run_files_is_current() -> None:
