@@ -34,9 +34,10 @@ def model(vllm_server: VllmServer) -> PreTrainedModel:
 
 @pytest.fixture
 def publisher(vllm_server: VllmServer, model: PreTrainedModel) -> Iterator[Publisher]:
-    """A publisher; afterwards the server serves the checkpoint again."""
+    """A publisher; before and afterwards the server serves the checkpoint, whoever used it last."""
     checkpoint = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     made = Publisher(vllm_server.weights_dir, TIMEOUT_S)
+    assert made.publish(checkpoint.items(), 0, [vllm_server.url]).confirmed == [vllm_server.url]
     yield made
     assert made.publish(checkpoint.items(), 0, [vllm_server.url]).confirmed == [vllm_server.url]
 
