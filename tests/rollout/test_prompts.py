@@ -66,7 +66,7 @@ def test_a_resumed_stream_finds_its_place_and_an_old_claim_starts_it_again() -> 
 
 @pytest.mark.parametrize("prompt", ["text", [], [{"content": "no role"}], ["text"], None])
 def test_a_prompt_that_is_no_conversation_is_refused(prompt: object) -> None:
-    with pytest.raises(BadInput, match="row 0 of the dataset has (prompt|no 'prompt')"):
+    with pytest.raises(BadInput, match=r"row 0 of the dataset has (prompt|no 'prompt')"):
         open_prompts([{"prompt": prompt}], 1).prompt(0)
 
 

@@ -1,6 +1,5 @@
 """A run of real processes with a tiny model and a server of made-up tokens, whose processes may be killed any time."""
 
-import contextlib
 import os
 import signal
 import socket
@@ -180,6 +179,6 @@ class KillRun:
                 victims[f"supervisor of {kind}"] = stat.parent
         name = random.choice(sorted(victims))
         if victims[name] > 1:
-            with contextlib.suppress(ProcessLookupError):  # it ended by itself in between: dead all the same
+            with suppress(ProcessLookupError):  # it ended by itself in between: dead all the same
                 os.kill(victims[name], signal.SIGKILL)
         return name
