@@ -95,7 +95,8 @@ def _spec(run: RunFile, kind: Kind, index: int, command: tuple[str, ...], env: M
         command=command,
         log_path=Path("logs") / f"{kind}-{index}.log",
         # Written as it comes: the end of a killed child's log is what tells why.
-        env={"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", **env},
+        # Servers and trainer share cores: a thread that spins while it waits would take them from the other.
+        env={"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_WAIT_POLICY": "PASSIVE", **env},
         restart_limit=run.limits.restarts,
         backoff_s=run.limits.backoff_s,
     )
