@@ -5,7 +5,9 @@ import re
 from typing import Any
 
 Completions = list[list[dict[str, Any]]]
-BRIEF_TOKENS = 6
+BRIEF_TOKENS = 3
+"""A number of two digits and the end of the turn."""
+LONGEST = 16
 
 
 def prompts() -> list[dict[str, Any]]:
@@ -19,20 +21,21 @@ def _question(first: int, second: int) -> dict[str, Any]:
     return {"prompt": [{"role": "user", "content": text}], "larger": str(max(first, second))}
 
 
-def right_number(completions: Completions, larger: list[str], **_: Any) -> list[float]:
-    """0.5 when the last number in the reply is the larger one."""
-    replies = zip(completions, larger, strict=True)
-    return [0.5 * (re.findall(r"\d+", _text(completion))[-1:] == [number]) for completion, number in replies]
+def right_and_brief(
+    completions: Completions, completion_ids: list[list[int]], larger: list[str], **_: Any
+) -> list[float]:
+    """Nothing unless the first number of the reply is the larger one; then from 0.1 to 1 the shorter the reply is."""
+    replies = zip(completions, completion_ids, larger, strict=True)
+    return [_right(_text(completion), number) * _briefness(len(ids)) for completion, ids, number in replies]
 
 
-def nothing_else(completions: Completions, larger: list[str], **_: Any) -> list[float]:
-    """0.5 when the reply is exactly the larger number."""
-    return [0.5 * (_text(completion) == number) for completion, number in zip(completions, larger, strict=True)]
+def _right(reply: str, number: str) -> bool:
+    return re.findall(r"\d+", reply)[:1] == [number]
 
 
-def brief(completion_ids: list[list[int]], **_: Any) -> list[float]:
-    """0.2 when the reply is only a few tokens long."""
-    return [0.2 * (len(ids) <= BRIEF_TOKENS) for ids in completion_ids]
+def _briefness(num_tokens: int) -> float:
+    over = max(0, num_tokens - BRIEF_TOKENS)
+    return max(0.1, 1.0 - 0.9 * over / (LONGEST - BRIEF_TOKENS))
 
 
 def _text(completion: list[dict[str, Any]]) -> str:
