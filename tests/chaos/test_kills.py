@@ -29,7 +29,7 @@ def test_a_run_survives_kills_at_random_times_without_losing_a_group(run: KillRu
     run.start()
     run.wait("the first process", lambda: bool(run.alive()))
     killed = run.kill_many(NUM_KILLS, Random(SEED), PAUSE_S, AT_WORK)
-    run.wait("the end", lambda: run.launcher is not None and run.launcher.poll() == 0, limit_s=240)
+    run.wait("the end", lambda: run.launcher is not None and run.launcher.poll() == 0, limit_s=600)
     print(f"killed: {', '.join(killed)}")
     assert (runs.get_run(run.store, NAME).status, run.step()) == ("finished", NUM_STEPS), run.log()
     assert run.lost_groups() == []

@@ -120,7 +120,7 @@ class KillRun:
                     found.append(int(entry.name))
         return sorted(set(found) - {os.getpid()})
 
-    def wait(self, what: str, true: Callable[[], bool], limit_s: float = 120.0) -> None:
+    def wait(self, what: str, true: Callable[[], bool], limit_s: float = 300.0) -> None:
         """Wait until it is true; a launcher that ended otherwise than by a kill is an error."""
         deadline = time.monotonic() + limit_s
         while not true():
