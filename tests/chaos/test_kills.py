@@ -12,7 +12,7 @@ from agrpo.store.verify import verify
 from tests.worlds.kill_run import NAME, KillRun
 
 NUM_KILLS = 20
-NUM_STEPS = 25
+NUM_STEPS = 100
 PAUSE_S = 4.0
 AT_WORK = 0.2
 SEED = 4

@@ -138,8 +138,12 @@ class KillRun:
         if self.server.poll() is not None:
             self.start_server()
 
+    def ended(self) -> bool:
+        """Whether the run came to its end."""
+        return self.launcher is not None and self.launcher.poll() == 0
+
     def kill_many(self, number: int, random: Random, pause_s: float, at_work: float) -> list[str]:
-        """Kill so often, after pauses up to this long; what was killed. The run must not end before.
+        """Kill so often, after pauses up to this long; what was killed. No more once the run has ended.
 
         `at_work` is the share of kills that wait for a further step first; the others may hit processes that load.
         """
@@ -147,10 +151,12 @@ class KillRun:
         for _ in range(number):
             if random.random() < at_work:
                 goal = self.step() + 1
-                self.wait(f"step {goal}", lambda goal=goal: self.step() >= goal)
+                self.wait(f"step {goal}", lambda goal=goal: self.ended() or self.step() >= goal)
             until = time.monotonic() + random.uniform(0.0, pause_s)
-            self.wait("the next kill", lambda until=until: time.monotonic() > until)
+            self.wait("the next kill", lambda until=until: self.ended() or time.monotonic() > until)
             self._note_finished()
+            if self.ended():
+                break
             killed.append(self.kill_one(random))
         return killed
 
