@@ -41,8 +41,8 @@ __all__ = [
     "training_arguments",
 ]
 
-# Limits, evaluations and the store's place may change between two attempts: they do not change what is learnt.
-_NOT_HASHED = {"limits", "store", "evaluation"}
+# Limits, evaluations, secrets and the store's place may change between two attempts: they do not change what is learnt.
+_NOT_HASHED = {"limits", "store", "evaluation", "secrets"}
 
 
 class RunFile(Section):
@@ -65,6 +65,8 @@ class RunFile(Section):
     workers: WorkerSettings = WorkerSettings()
     store: StoreSettings = StoreSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+    secrets: dict[str, str] = Field(default={})
+    """Environment variables for the run's processes, each with the name of the Prefect Secret block that holds it."""
     limits: LimitSettings = LimitSettings()
     output: str = "runs"
     """Folder that holds the folders of runs: checkpoints, logs."""

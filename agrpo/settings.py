@@ -167,6 +167,8 @@ class EvaluationSettings(Section):
     """Reward from which an answer counts as passed, for pass@k."""
     temperature: float | None = Field(default=None, gt=0)
     """Sampling temperature; None: that of the training."""
+    steps: int | None = Field(default=None, ge=1)
+    """Evaluate whenever so many further steps are made, without stopping training; None: only when asked."""
     level: float = Field(default=0.05, gt=0, lt=1)
     """A nightly training is promoted when chance alone would give it such a lead less often than this."""
 

@@ -78,6 +78,11 @@ class PrefectWorld:
             "rewards": [f"{self.folder}/e2e_rows.py:remainder"],
             "trainer": {**small, **pace, "save_steps": 2, "save_total_limit": 2, "probe_tolerance": 1e9, **trainer},
             "servers": {"urls": [f"http://127.0.0.1:{self.tokens}"]},
+            "evaluation": {
+                "steps": 4,
+                "num_samples": 2,
+                "data": {"rows": f"{self.folder}/e2e_rows.py:rows", "limit": 4},
+            },
             "output": str(self.folder / "runs"),
         }
 

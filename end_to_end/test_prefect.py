@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agrpo.store import checkpoints, events, runs
+from agrpo.store import checkpoints, evaluations, events, runs
 from agrpo.store.verify import verify
 from end_to_end.prefect_world import PrefectWorld
 
@@ -73,6 +73,8 @@ def test_a_killed_flow_is_crashed_and_goes_on_by_itself(world: PrefectWorld) -> 
     found = runs.get_run(world.store, "crash")
     assert (found.status, found.step) == ("finished", 20)
     assert verify(world.store, "crash").problems == []
+    evaluated = evaluations.of_run(world.store, "crash")
+    assert evaluated and all(one.values is not None and one.values["num_prompts"] == 4 for one in evaluated)
     assert world.alive("crash") == []
 
 

@@ -24,6 +24,8 @@ _STAND_BY_S = 2.0
 def train(config: RunFile) -> State[Any]:
     """Train a model as the run file says, or continue where the run of that name stopped."""
     check_input(config)
+    if config.secrets:
+        shown(timeline.load_secrets, config)
     shown(timeline.prepare_data, config)
     shown(timeline.migrate, config.store_url)
     store = Store.open(config.store_url)
@@ -67,6 +69,8 @@ def _timeline(session: Session) -> None:
     for index in range(session.run.workers.count):
         shown(timeline.start_worker, session, index)
     shown(timeline.start_trainer, session)
+    if session.run.evaluation.steps is not None:
+        shown(timeline.start_evaluator, session)
     for index in range(session.num_servers):
         shown(timeline.wait_healthy, session, index)
     session.enter("training")

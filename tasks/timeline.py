@@ -4,13 +4,15 @@ Effects are never cached: every task says so, whatever the user's Prefect profil
 settings, numbers and the session; tokens and tensors never do.
 """
 
+import os
 import subprocess
 import sys
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import httpx
 from prefect import task
+from prefect.blocks.system import Secret
 from prefect.cache_policies import NO_CACHE
 from prefect.exceptions import PrefectHTTPStatusError
 
@@ -41,6 +43,18 @@ def migrate(store_url: str) -> None:
     store = Store.open(store_url)
     store.migrate()
     store.close()
+
+
+@stage(name="load secrets")
+def load_secrets(config: RunFile) -> None:
+    """Put secrets where the run's processes look for them; they are never parameters and never in the store."""
+    for variable, block in config.secrets.items():
+        try:
+            os.environ[variable] = cast(Secret[str], Secret.load(block)).get()
+        except ValueError:
+            raise BadInput(
+                f"secrets.{variable}: Prefect has no Secret block '{block}'; make it in the UI under Blocks, Secret"
+            ) from None
 
 
 @stage(name="prepare model")
@@ -86,6 +100,12 @@ def start_worker(session: Session, index: int) -> None:
 def start_trainer(session: Session) -> None:
     """Start the process that learns."""
     session.start_trainer()
+
+
+@stage(name="evaluator")
+def start_evaluator(session: Session) -> None:
+    """Start the process that evaluates while training goes on."""
+    session.start_evaluator()
 
 
 @stage(task_run_name="train from step {after}")

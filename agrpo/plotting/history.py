@@ -3,7 +3,7 @@
 import bisect
 from dataclasses import dataclass
 
-from agrpo.store import Store, events, metrics, runs
+from agrpo.store import Store, evaluations, events, metrics, runs
 from agrpo.store.events import Event
 
 _MARKED = {"restart", "attached"}
@@ -33,7 +33,16 @@ def read_history(store: Store, run_id: str) -> History:
     logged = metrics.logged_at(store, run_id)
     happened = [event for event in events.events(store, run_id) if event.kind in _MARKED]
     marks = [Mark(_step(logged, event), event.message) for event in happened if not _is_first_attempt(event)]
-    return History(run_id, run.status, metrics.series(store, run_id), marks)
+    return History(run_id, run.status, _series(store, run_id), marks)
+
+
+def _series(store: Store, run_id: str) -> list[tuple[int, dict[str, float]]]:
+    """Logged values, and the rewards of evaluations at their steps."""
+    values = dict(metrics.series(store, run_id))
+    for found in evaluations.of_run(store, run_id):
+        if found.values is not None and found.step in values:
+            values[found.step] = values[found.step] | {"evaluation/reward": float(found.values["reward"]["value"])}
+    return sorted(values.items())
 
 
 def _is_first_attempt(event: Event) -> bool:

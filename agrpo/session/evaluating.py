@@ -3,13 +3,12 @@
 import subprocess
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from pathlib import Path
 
 from agrpo import runfile
 from agrpo.errors import AgrpoError, BadInput
+from agrpo.evaluation.result import values_of
 from agrpo.evaluation.server import hidden_gpus, serving
-from agrpo.evaluation.statistics import mean_reward, pass_at_k
 from agrpo.evaluation.tasks import fingerprint
 from agrpo.launch import exits
 from agrpo.runfile import RunFile
@@ -46,7 +45,7 @@ def evaluate_model(store: Store, run: RunFile, step: int, model: str, url: str |
     evaluation_id = evaluations.begin(store, run.name, step, model, tasks)
     with _server(run, model, url) as address:
         _answer(store, run, evaluation_id, address)
-    evaluations.finish(store, evaluation_id, _values(store, run, evaluation_id))
+    evaluations.finish(store, evaluation_id, values_of(store, run, evaluation_id))
     done = evaluations.finished(store, model, tasks)
     assert done is not None
     return done
@@ -71,16 +70,6 @@ def _answer(store: Store, run: RunFile, evaluation_id: int, url: str) -> None:
         raise BadInput(ended.stderr.rpartition(exits.REFUSAL)[2].strip())
     if ended.returncode != exits.DONE:
         raise AgrpoError(f"the evaluation {exits.describe(ended.returncode)}; its last words:\n{ended.stderr[-4000:]}")
-
-
-def _values(store: Store, run: RunFile, evaluation_id: int) -> dict[str, object]:
-    scores = list(evaluations.scores(store, evaluation_id).values())
-    if not scores:
-        raise BadInput("evaluation.data: no prompt could be answered; look at the server's max_model_len")
-    threshold, most = run.evaluation.pass_reward, min(map(len, scores))
-    ks = sorted({1, most} | ({k for k in (2, 4, 8) if k < most}))
-    passes = {f"pass@{k}": asdict(pass_at_k(scores, k, threshold)) for k in ks}
-    return {"num_prompts": len(scores), "num_samples": most, "reward": asdict(mean_reward(scores)), **passes}
 
 
 def result_path(run: RunFile) -> Path:

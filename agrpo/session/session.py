@@ -82,6 +82,10 @@ class Session:
         """Start the trainer with all its ranks."""
         self._launcher.start(specs.trainer(self.run, self.attempt, self._placement))
 
+    def start_evaluator(self) -> None:
+        """Start the process that evaluates every so many steps."""
+        self._launcher.start(specs.evaluator(self.run, self.attempt))
+
     def wait_for_checkpoint(self, after: int) -> int:
         """Wait for a checkpoint behind step `after`; its step, or `after` when training has ended without another.
 

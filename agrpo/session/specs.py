@@ -37,6 +37,12 @@ def worker(run: RunFile, attempt: Attempt, index: int) -> ChildSpec:
     return _spec(run, "worker", index, command, {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
 
 
+def evaluator(run: RunFile, attempt: Attempt) -> ChildSpec:
+    """The process that evaluates while training goes on."""
+    command = (sys.executable, "-m", "agrpo.evaluation.during", *_identity(attempt))
+    return _spec(run, "evaluator", 0, command, {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
+
+
 def trainer(run: RunFile, attempt: Attempt, placement: Placement) -> ChildSpec:
     """The trainer: one process, torchrun with gloo for several ranks on CPUs, accelerate for several GPUs."""
     command = trainer_command(run, placement, "agrpo.trainer.main", *_identity(attempt))

@@ -12,7 +12,7 @@ from agrpo.store.host import boot_id, host_name
 from agrpo.store.sql import exactly, inserted_id, put
 from agrpo.store.store import Store
 
-Kind = Literal["trainer", "worker", "server"]
+Kind = Literal["trainer", "worker", "server", "evaluator"]
 _processes = schema.processes.c
 
 

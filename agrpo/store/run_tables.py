@@ -69,7 +69,7 @@ processes = Table(
     id_column("Number of the process."),
     run_column(),
     column("token", Integer, "The attempt that owns it; an adopted process moves to the new one."),
-    column("kind", Text, "trainer, worker or server."),
+    column("kind", Text, "trainer, worker, server or evaluator."),
     column("index", Integer, "Which one of its kind, from 0."),
     column("host", Text, "Host it runs on."),
     column("pid", Integer, "Process id."),

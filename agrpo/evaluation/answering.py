@@ -1,0 +1,91 @@
+"""Answers and scores held-out prompts through whatever serves the policy."""
+
+import asyncio
+import dataclasses
+from typing import Protocol
+
+from agrpo.environments.pool import EnvironmentPool, TimeLimits
+from agrpo.evaluation.tasks import held_out_rows
+from agrpo.inference.client import SamplingParams
+from agrpo.records import TurnRecord
+from agrpo.rollout.groups import GroupFailed, GroupGenerator
+from agrpo.rollout.members import GeneratedGroup
+from agrpo.rollout.prompts import Prompt, open_prompts
+from agrpo.rollout.scoring import Scorer, Unscored
+from agrpo.rollout.slots import Slots
+from agrpo.rollout.threads import Threads
+from agrpo.rollout.worker import WorkerSpec, spec_of_run
+from agrpo.runfile import RunFile
+from agrpo.store import Store, evaluations
+from agrpo.store.evaluations import ScoredAnswer
+
+NUM_AT_ONCE = 32
+"""Prompts in flight."""
+SEED_NAMESPACE = "evaluation"
+"""Seeds depend on prompt and sample alone: two policies meet the same ones."""
+
+
+class Servers(Protocol):
+    """What a rollout loop asks of servers."""
+
+    async def generate(self, prompt_ids: list[int], params: SamplingParams) -> TurnRecord:
+        """Sample one turn."""
+
+    async def max_model_len(self) -> int:
+        """Longest prompt plus completion."""
+
+
+def spec_of_evaluation(store_url: str, run: RunFile, token: int) -> WorkerSpec:
+    """A run's worker, turned to its held-out prompts: sampling as in training, but for what the evaluation says."""
+    spec = spec_of_run(store_url, run.name, token)
+    spec.config.num_generations = run.evaluation.num_samples
+    spec.config.temperature = run.evaluation.temperature or spec.config.temperature
+    return dataclasses.replace(spec, dataset=held_out_rows(run))
+
+
+async def answer_all(spec: WorkerSpec, servers: Servers, store: Store, evaluation_id: int) -> None:
+    """Answer every prompt `num_generations` times and store what the rewards say; a refused prompt is left out."""
+    loop = spec.loop_cls(spec.config, spec.model_name, spec.tokenizer, spec.eos_token_ids, servers)
+    scorer = Scorer(spec.reward_funcs, spec.config.reward_timeout_s)
+    environments = _environments(spec, loop.threads)
+    slots = Slots(spec.config.max_concurrent_rollouts)
+    generator = GroupGenerator(loop, SEED_NAMESPACE, slots, spec.tools, environments)
+    prompts = open_prompts(spec.dataset, 1.0, needs_prompt=spec.environment_factory is None)
+    gate = asyncio.Semaphore(NUM_AT_ONCE)
+
+    async def answer(prompt: Prompt) -> None:
+        async with gate:
+            try:
+                generated = await generator.generate(prompt, prompt.prompt_index, lambda: 0)
+                rewards = await scorer.score(generated.group)
+            except (GroupFailed, Unscored):
+                return
+            evaluations.add(store, evaluation_id, _answers(generated, rewards))
+
+    try:
+        await loop.setup()
+        async with asyncio.TaskGroup() as tasks:
+            for index in range(prompts.stop_index(1) or 0):
+                tasks.create_task(answer(prompts.prompt(index)))
+    finally:
+        await loop.close()
+        scorer.close()
+        if environments is not None:
+            environments.close()
+
+
+def _answers(generated: GeneratedGroup, rewards: dict[str, list[float | None]]) -> list[ScoredAnswer]:
+    found = []
+    for sample, completion in enumerate(generated.group.completions):
+        by_source = {name: values[sample] for name, values in rewards.items()}
+        total = sum(value for value in by_source.values() if value is not None)
+        found.append(ScoredAnswer(generated.prompt.row_index, sample, completion, by_source, total))
+    return found
+
+
+def _environments(spec: WorkerSpec, threads: Threads) -> EnvironmentPool | None:
+    if spec.environment_factory is None:
+        return None
+    config = spec.config
+    limits = TimeLimits(config.tool_timeout_s, config.reset_timeout_s, config.get_reward_timeout_s)
+    return EnvironmentPool(spec.environment_factory, threads, limits, spec.isolate_environments)

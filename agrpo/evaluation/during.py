@@ -1,0 +1,89 @@
+"""Evaluates while training goes on, through the run's own servers: `python -m agrpo.evaluation.during --store URL ...`.
+
+Servers get new weights while it asks; an evaluation says which versions were published during it.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from agrpo import runfile
+from agrpo.evaluation.answering import answer_all, spec_of_evaluation
+from agrpo.evaluation.result import values_of
+from agrpo.evaluation.tasks import fingerprint
+from agrpo.launch import exits
+from agrpo.rollout.pool import ServerPool
+from agrpo.rollout.worker import WorkerSpec
+from agrpo.store import Attempt, Store, evaluations, policies, processes, runs, servers
+from agrpo.store.servers import ServerRecord
+
+LOOK_EVERY_S = 1.0
+
+
+async def watch(spec: WorkerSpec, run: runfile.RunFile, attempt: Attempt) -> None:
+    """Evaluate whenever `evaluation.steps` further steps are published, until this process is ended."""
+    pool = ServerPool(spec.config.vllm_server_timeout, _leave_alone)
+    following = asyncio.ensure_future(_follow(pool, attempt))
+    try:
+        while not following.done():
+            step = due_step(attempt.store, run)
+            if step is None:
+                processes.beat(attempt, "evaluator", 0, "evaluation", "waiting for steps")
+                await asyncio.sleep(LOOK_EVERY_S)
+            else:
+                processes.beat(attempt, "evaluator", 0, "evaluation", f"step {step}")
+                await _evaluate(spec, run, pool, attempt, step)
+        following.result()
+    finally:
+        following.cancel()
+        await pool.close()
+
+
+def due_step(store: Store, run: runfile.RunFile) -> int | None:
+    """The published step to evaluate now: the newest, once it has passed a multiple that no evaluation has reached."""
+    every = run.evaluation.steps
+    published = policies.policies(store, run.name)
+    if every is None or not published:
+        return None
+    newest = published[-1].step
+    reached = max((one.step for one in evaluations.of_run(store, run.name)), default=0)
+    return newest if newest // every > reached // every else None
+
+
+async def _evaluate(spec: WorkerSpec, run: runfile.RunFile, pool: ServerPool, attempt: Attempt, step: int) -> None:
+    store = attempt.store
+    began = policies.current_version(store, run.name)
+    number = evaluations.begin(store, run.name, step, f"{run.name}, training at step {step}", fingerprint(run))
+    await answer_all(spec, pool, store, number)
+    versions = {"first_version": began, "last_version": policies.current_version(store, run.name)}
+    evaluations.finish(store, number, {**values_of(store, run, number), **versions})
+
+
+async def _follow(pool: ServerPool, attempt: Attempt) -> None:
+    """Keep the pool up to date. Raises LeaseLost when another attempt owns the run."""
+    while True:
+        version = policies.current_version(attempt.store, attempt.run_id)
+        await pool.update(servers.servers(attempt.store, attempt.run_id), version)
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def _leave_alone(server: ServerRecord) -> None:
+    """Foreign weights are the worker's to report."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Read the command line, then watch."""
+    parser = argparse.ArgumentParser(prog="python -m agrpo.evaluation.during", description="Evaluates a training run.")
+    parser.add_argument("--store", required=True, help="URL of the store")
+    parser.add_argument("--run", required=True, help="name of the run")
+    parser.add_argument("--token", required=True, type=int, help="fencing token of the attempt")
+    parser.add_argument("--process-id", required=True, type=int, help="id under which the launcher registered it")
+    options = parser.parse_args(arguments)
+    attempt = Attempt(Store.open(options.store, create=False), options.run, options.token)
+    run = runfile.parse(runs.get_run(attempt.store, options.run).config, f"run {options.run}")
+    asyncio.run(watch(spec_of_evaluation(options.store, run, options.token), run, attempt))
+
+
+if __name__ == "__main__":
+    exits.run(lambda: main(sys.argv[1:]))
