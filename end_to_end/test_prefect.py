@@ -106,11 +106,13 @@ def test_a_paused_run_drains_and_goes_on_when_it_is_resumed(world: PrefectWorld)
     world.wait("it goes on", lambda: world.step("long") >= before + 2)
     world.api("POST", f"/flow_runs/{flow}/set_state", {"state": {"type": "PAUSED", "name": "Suspended"}})
     world.wait("it drains", lambda: runs.get_run(world.store, "long").request == "drain")
-    assert len(world.alive("long")) == 2
+    paused = world.alive("long")
+    assert len(paused) == 3  # trainer, worker, evaluator
     world.api("POST", f"/flow_runs/{flow}/resume", {})
     world.wait("it is resumed", lambda: runs.get_run(world.store, "long").request == "none")
     now = world.step("long")
     world.wait("steps go on", lambda: world.step("long") >= now + 3)
+    assert world.alive("long") == paused
     assert [one.message for one in events.events(world.store, "long") if one.message.startswith("paused")]
     world.say("prefect", "flow-run", "cancel", flow)
     world.wait("nothing of it lives", lambda: world.alive("long") == [], limit_s=15)

@@ -13,6 +13,8 @@ from flows.api import configured_api
 TAG = "agrpo"
 """Flow runs of deployments carry it; runs started from a shell do not, as no worker could start them again."""
 HEARTBEAT_S = 30
+SILENT = "no heartbeat: begin again"
+"""The message of a state that the second automation made."""
 
 _SCOPE = {
     "match": {"prefect.resource.id": "prefect.flow-run.*"},
@@ -36,7 +38,7 @@ def definitions(silent_s: int) -> list[AutomationCore]:
     }
     return [
         _automation("agrpo-resume-crashed", "its process died: begin again", crashed),
-        _automation("agrpo-resume-silent", "no heartbeat: begin again", silent),
+        _automation("agrpo-resume-silent", SILENT, silent),
     ]
 
 

@@ -13,6 +13,7 @@ from agrpo.runfile import RunFile, config_hash, stored_config
 from agrpo.session.check import check_input
 from agrpo.session.session import Session
 from agrpo.store import Store, leases
+from flows.again import state_before_mistake
 from tasks import timeline
 from tasks.reporter import reporting
 from tasks.timeline import shown
@@ -23,6 +24,9 @@ _STAND_BY_S = 2.0
 @flow(name="agrpo-train", flow_run_name="{config.name}", persist_result=False)
 def train(config: RunFile) -> State[Any]:
     """Train a model as the run file says, or continue where the run of that name stopped."""
+    ended = state_before_mistake()
+    if ended is not None:
+        return ended
     check_input(config)
     if config.secrets:
         shown(timeline.load_secrets, config)

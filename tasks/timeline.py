@@ -14,7 +14,7 @@ import httpx
 from prefect import task
 from prefect.blocks.system import Secret
 from prefect.cache_policies import NO_CACHE
-from prefect.exceptions import PrefectHTTPStatusError
+from prefect.exceptions import Pause, PrefectHTTPStatusError
 
 from agrpo.errors import BadInput
 from agrpo.runfile import RunFile
@@ -23,17 +23,18 @@ from agrpo.session.session import Session
 from agrpo.store import Store
 
 stage = partial(task, cache_policy=NO_CACHE, persist_result=False)
-_PREFECT_IS_AWAY = (httpx.TransportError, PrefectHTTPStatusError)
+_PREFECT_SAYS_NO = (httpx.TransportError, PrefectHTTPStatusError, Pause)
+"""It is away; or the flow run is paused, and Prefect would end a process that is to keep its servers."""
 
 
 def shown(staged: Any, *arguments: Any) -> Any:
-    """Call a task; when Prefect is away, do its work without it: training never depends on Prefect's server.
+    """Call a task; when Prefect is away, or a pause keeps tasks from starting, do its work without it.
 
     Each stage here may be begun twice: it looks first at what is there already.
     """
     try:
         return staged(*arguments)
-    except _PREFECT_IS_AWAY:
+    except _PREFECT_SAYS_NO:
         return staged.fn(*arguments)
 
 
