@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from agrpo.errors import StoreError, StoreOutage
 from agrpo.store import Store, runs, sqlite
-from agrpo.store.store import VERSION_TABLE
+from agrpo.store.store import REVISIONS, VERSION_TABLE
 
 MOUNTS = """/dev/vda / ext4 rw 0 0
 server:/export /home nfs4 rw 0 0
@@ -38,7 +38,7 @@ def test_many_threads_may_open_a_file_that_does_not_exist_yet(tmp_path):
 
 def test_an_unmigrated_database_is_one_clear_error(databases, backend):
     store = Store.open(databases.empty(backend))
-    with pytest.raises(StoreError, match="schema None, expected '0002': call"):
+    with pytest.raises(StoreError, match=f"schema None, expected '{REVISIONS[-1]}': call"):
         runs.list_runs(store)
     store.migrate()
     assert runs.list_runs(store) == []
@@ -49,7 +49,7 @@ def test_a_newer_schema_is_refused(databases, backend):
     store.migrate()
     with store.write_unchecked() as connection:
         connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
-    with pytest.raises(StoreError, match="schema '9999' and this code knows up to '0002': install a newer agrpo"):
+    with pytest.raises(StoreError, match=f"schema '9999' and this code knows up to '{REVISIONS[-1]}': install a newer agrpo"):
         runs.list_runs(store)
 
 
