@@ -49,7 +49,9 @@ def test_a_newer_schema_is_refused(databases, backend):
     store.migrate()
     with store.write_unchecked() as connection:
         connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
-    with pytest.raises(StoreError, match=f"schema '9999' and this code knows up to '{REVISIONS[-1]}': install a newer agrpo"):
+    with pytest.raises(
+        StoreError, match=f"schema '9999' and this code knows up to '{REVISIONS[-1]}': install a newer agrpo"
+    ):
         runs.list_runs(store)
 
 
