@@ -1,8 +1,9 @@
 """What prefix trees save: forward and backward of packed rows against plain padding-free packing of the same samples.
 
-    python -m benchmarks.packing [--json] [--device cuda]
+    python -m benchmarks.packing [--json] [--device cuda] [--run quickstart]
 
-Model (random weights) and samples are made here; a ratio is that of two measurements of one run, taken in turns.
+Model (random weights) and samples are made here, or are those of a run's ledger; a ratio is that of two medians of one
+run, measured in turns.
 The bound is the ratio of the arithmetic alone: backbone per forwarded token, head per loss term, attention per pair.
 """
 
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -32,40 +34,7 @@ from transformers import (
 from agrpo.attention import install
 from agrpo.losses.head import HeadQuery, read_head
 from agrpo.trees import Limits, Sample, TreeRow, pack, plan_step
-
-Tokens = tuple[np.ndarray, np.ndarray]
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """Groups of rollouts after a common prompt."""
-
-    name: str
-    num_groups: int
-    num_rollouts: int
-    prompt: int
-    completion: int
-
-    def samples(self, num_vocab: int) -> list[Tokens]:
-        """Random tokens; rollouts of a group part at their first token."""
-        random = np.random.default_rng(0)
-        found = []
-        for _ in range(self.num_groups):
-            prompt = random.integers(0, num_vocab, self.prompt)
-            for rollout in range(self.num_rollouts):
-                tokens = np.concatenate([prompt, [rollout], random.integers(0, num_vocab, self.completion - 1)])
-                found.append((tokens.astype(np.int32), np.arange(len(tokens)) >= self.prompt))
-        return found
-
-
-CPU_CASES = [
-    Case("P50 R12 x8 groups", 8, 8, 50, 12),
-    Case("P400 R40", 1, 8, 400, 40),
-    Case("P1000 R100", 1, 8, 1000, 100),
-    Case("P100 R100", 1, 8, 100, 100),
-    Case("nothing shared", 8, 1, 100, 100),
-]
-GPU_CASES = [Case("P1000 R250 x4 groups", 4, 8, 1000, 250), Case("nothing shared", 8, 1, 1000, 1000)]
+from benchmarks.packing_cases import CPU_CASES, GPU_CASES, Case, Tokens, grouped, recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +58,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print JSON only")
     parser.add_argument("--device", default="cpu", help="cpu (SmolLM2-135M, float32) or cuda (Qwen3-0.6B, bfloat16)")
-    parser.add_argument("--repeats", type=int, default=2, help="measurements of each case, of which the fastest counts")
+    parser.add_argument("--repeats", type=int, default=3, help="measurements of each case, of which the median counts")
     parser.add_argument("--only", help="cases whose name contains this")
+    parser.add_argument("--run", help="the steps of this run instead of made-up samples")
+    parser.add_argument("--store", default="sqlite:///runs/agrpo.db", help="the store that holds the run")
     parser.add_argument("--peak-tflops", type=float, help="the device's peak, for the model FLOPs utilisation")
     options = parser.parse_args()
     device = torch.device(options.device)
     model = make_model(device)
-    cases = [case for case in (CPU_CASES if device.type == "cpu" else GPU_CASES) if (options.only or "") in case.name]
+    made_up = CPU_CASES if device.type == "cpu" else GPU_CASES
+    offered = list(recorded(options.store, options.run)) if options.run else made_up
+    cases = [case for case in offered if (options.only or "") in case.name]
     results = [measure(model, case, options.repeats, options.peak_tflops) for case in cases]
     planner_s, dictionary_trie_s = time_planner()
     if options.json:
@@ -137,7 +110,7 @@ def measure(model: PreTrainedModel, case: Case, repeats: int, peak_tflops: float
     for _ in range(repeats):
         for run, taken in zip(runs, times, strict=True):
             taken.append(timed(run, device))
-    plain_s, tree_s = (min(taken) for taken in times)
+    plain_s, tree_s = (median(taken) for taken in times)
     work = [arithmetic(model, row) for row in (plain, tree)]
     bound = work[0] / work[1]
     return Result(
@@ -242,7 +215,7 @@ def peak_memory(run: Callable[[], None], device: torch.device) -> int:
 
 def time_planner() -> tuple[float, float]:
     """Seconds to plan and pack eight rows of 360,000 raw tokens, and to build a plain trie of the same samples."""
-    samples = Case("planner", 15, 8, 1000, 2000).samples(150_000)
+    samples = grouped("planner", 15, 8, 1000, 2000).samples(150_000)
     taken = []
     for _ in range(3):
         started = time.perf_counter()
@@ -255,7 +228,7 @@ def time_planner() -> tuple[float, float]:
         taken.append(time.perf_counter() - started)
     started = time.perf_counter()
     dictionary_trie(samples)
-    return min(taken), time.perf_counter() - started
+    return median(taken), time.perf_counter() - started
 
 
 def dictionary_trie(samples: list[Tokens]) -> int:
