@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RunFile",
     "config_hash",
+    "decisive",
     "environment_factory",
     "load",
     "load_dataset",
@@ -176,8 +177,19 @@ def stored_config(run: RunFile) -> dict[str, Any]:
 
 def config_hash(run: RunFile) -> str:
     """Hash of all settings that make two runs different, 64 hexadecimal digits."""
-    relevant = run.model_dump(mode="json", exclude=_NOT_HASHED)
-    return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(_hashed(run), sort_keys=True).encode()).hexdigest()
+
+
+def decisive(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `config_hash` is taken over, of a stored configuration; settings that its version lacked get defaults."""
+    try:
+        return _hashed(RunFile.model_validate(stored))
+    except ValidationError:  # a setting that is no more; the comparison will name it
+        return {section: value for section, value in stored.items() if section not in _NOT_HASHED}
+
+
+def _hashed(run: RunFile) -> dict[str, Any]:
+    return run.model_dump(mode="json", exclude=_NOT_HASHED)
 
 
 def training_arguments(run: RunFile) -> dict[str, Any]:

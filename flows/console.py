@@ -12,7 +12,7 @@ from rich.console import Console
 from agrpo.cli.live import watching
 from agrpo.cli.show import summary_table
 from agrpo.launch.attach import refuse_other_settings
-from agrpo.runfile import RunFile, config_hash, parse, stored_config
+from agrpo.runfile import RunFile, config_hash, decisive, parse, stored_config
 from agrpo.session.check import check_input
 from agrpo.store import Store, runs
 
@@ -54,7 +54,7 @@ def _is_finished(run: RunFile) -> bool:
     finally:
         store.close()
     if found is not None:
-        refuse_other_settings(found, stored_config(run), config_hash(run))
+        refuse_other_settings(found, stored_config(run), config_hash(run), decisive)
     return found is not None and found.status == "finished"
 
 

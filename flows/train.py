@@ -9,7 +9,7 @@ from prefect.states import Cancelled, Completed
 
 from agrpo.errors import LeaseHeld, RunStopped
 from agrpo.launch.attach import Attached, attach
-from agrpo.runfile import RunFile, config_hash, stored_config
+from agrpo.runfile import RunFile, config_hash, decisive, stored_config
 from agrpo.session.check import check_input
 from agrpo.session.session import Session
 from agrpo.store import Store, leases
@@ -45,7 +45,8 @@ def _attach(config: RunFile, store: Store) -> Attached:
     while True:
         try:
             limit = config.limits.max_attempts
-            return attach(store, config.name, settings, digest, config.run_dir, flow_run.id, max_attempts=limit)
+            folder, owner = config.run_dir, flow_run.id
+            return attach(store, config.name, settings, digest, folder, owner, max_attempts=limit, reading=decisive)
         except LeaseHeld:
             if leases.attempts(store, config.name)[-1].flow_run_id != flow_run.id:
                 raise

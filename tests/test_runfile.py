@@ -106,6 +106,17 @@ def test_the_hash_changes_with_what_is_learnt_and_only_then(here: Path) -> None:
     assert runfile.config_hash(runfile.load("run.yaml", ["trainer.seed=1"])) != plain
 
 
+def test_a_run_of_an_earlier_version_is_the_same_with_todays_defaults(here: Path) -> None:
+    now = runfile.stored_config(runfile.load("run.yaml"))
+    then = {**now, "trainer": {key: value for key, value in now["trainer"].items() if key != "temperature"}}
+    del then["tools"], then["limits"]
+    assert runfile.decisive(then) == runfile.decisive(now)
+    other = runfile.stored_config(runfile.load("run.yaml", ["trainer.temperature=0.5"]))
+    assert runfile.decisive(then) != runfile.decisive(other)
+    gone = runfile.decisive({**then, "trainer": {**then["trainer"], "no_more": 1}, "limits": {}})
+    assert gone["trainer"]["no_more"] == 1 and "limits" not in gone
+
+
 def test_what_the_store_keeps_gives_the_same_run_and_no_password(here: Path) -> None:
     run = runfile.load("run.yaml", ["store.url='postgresql+psycopg://me:swordfish@db/agrpo'"])
     kept = runfile.stored_config(run)

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,11 @@ from agrpo.launch.spawned import leave_reimported_script
 from agrpo.store import Attempt, Store, events, leases, runs
 from agrpo.store.host import host_name
 
+Reading = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""The settings that decide, of a configuration that any version stored, as this version understands it."""
+
 _MISSING = "absent"
+_MOST_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +37,18 @@ def attach(
     lease_ttl_s: float = 30.0,
     wait_s: float = 35.0,
     max_attempts: int | None = None,
+    reading: Reading = dict,
 ) -> Attached:
     """Attach this process to a run (design.md, section 2); the caller's Launcher then keeps the lease.
 
-    `wait_s` bounds the wait for a holder on another host that may be dead; `max_attempts` renews the run's limit.
+    `wait_s` bounds the wait for a holder on another host that may be dead; `max_attempts` renews the run's limit;
+    `reading` finds the settings that must be the same.
     Raises BadInput when the run was started with other settings, LeaseHeld while somebody runs it, AttemptsExhausted
     when it died too often.
     """
     leave_reimported_script()
     run = _find_or_create(store, run_id, config, config_hash, run_dir)
-    refuse_other_settings(run, config, config_hash)
+    refuse_other_settings(run, config, config_hash, reading)
     if run.status == "finished":
         return Attached(None, runs.summary(store, run_id))
     if max_attempts is not None:
@@ -63,15 +69,18 @@ def differing_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, 
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def refuse_other_settings(run: runs.Run, config: dict[str, Any], config_hash: str) -> None:
+def refuse_other_settings(run: runs.Run, config: Mapping[str, Any], config_hash: str, reading: Reading = dict) -> None:
     """Raise BadInput with the keys that differ when the run was started with other settings."""
     if run.config_hash == config_hash:
         return
-    keys = differing_keys(run.config, config)
-    shown = "; ".join(f"{key}: {old!r} then, {new!r} now" for key, (old, new) in keys.items())
-    if not keys:
-        shown = f"no value differs, but the hash does ({run.config_hash} then, {config_hash} now): another version"
-    raise BadInput(f"run {run.run_id!r} was started with other settings: {shown}. Take those, or choose another name")
+    keys = differing_keys(reading(run.config), reading(config))
+    if not keys:  # an earlier version lacked a setting that has its default
+        return
+    shown = [f"{key}: {old!r} then, {new!r} now" for key, (old, new) in keys.items()][:_MOST_SHOWN]
+    if len(keys) > _MOST_SHOWN:
+        shown.append(f"and {len(keys) - _MOST_SHOWN} more")
+    told = "; ".join(shown)
+    raise BadInput(f"run {run.run_id!r} was started with other settings: {told}. Take those, or choose another name")
 
 
 def _find_or_create(store: Store, run_id: str, config: dict[str, Any], config_hash: str, run_dir: Path) -> runs.Run:

@@ -57,10 +57,19 @@ def test_other_settings_are_refused_key_by_key_also_by_a_finished_run(store: Sto
     assert len(leases.attempts(store, "r1")) == 1
 
 
-def test_a_differing_hash_of_equal_settings_is_explained(store: Store, tmp_path: Path) -> None:
+def test_many_differences_are_counted(store: Store, tmp_path: Path) -> None:
     begin(store, tmp_path)
-    with pytest.raises(BadInput, match="no value differs, but the hash does"):
-        attach(store, "r1", CONFIG, "other hash", tmp_path)
+    with pytest.raises(BadInput, match=r"'absent' then, 0 now; .*; and 3 more. Take those"):
+        attach(store, "r1", {**CONFIG, **{f"a{key}": key for key in range(9)}}, "other hash", tmp_path)
+
+
+def test_settings_are_compared_as_this_version_reads_them(store: Store, tmp_path: Path) -> None:
+    leases.release(begin(store, tmp_path), "stopped")
+    newer = {**CONFIG, "temperature": 1.0}
+    with pytest.raises(BadInput, match=r"temperature: 'absent' then, 1.0 now"):
+        attach(store, "r1", newer, "other hash", tmp_path)
+    attached = attach(store, "r1", newer, "other hash", tmp_path, reading=lambda stored: {"temperature": 1.0, **stored})
+    assert attached.attempt is not None and attached.attempt.token == 2
 
 
 def test_a_run_that_somebody_runs_is_refused_at_once(store: Store, tmp_path: Path) -> None:
