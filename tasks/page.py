@@ -5,7 +5,7 @@ import base64
 from agrpo.cli.progress import Progress
 from agrpo.cli.words import duration, number
 from agrpo.plotting.drawing import draw
-from agrpo.plotting.history import History
+from agrpo.plotting.history import History, Mark
 
 _WATCHED = (
     "reward",
@@ -23,7 +23,7 @@ def picture(history: History) -> str:
     return f"![plot](data:image/png;base64,{base64.b64encode(draw([history], 'png')).decode()})"
 
 
-def markdown(progress: Progress, history: History, plot: str = "") -> str:
+def markdown(progress: Progress, marks: list[Mark], plot: str = "") -> str:
     """The run on one page: where it stands, its last numbers, its processes, its restarts."""
     total = f" of {progress.num_steps}" if progress.num_steps else ""
     lines = [f"# {progress.run_id}: {progress.phase}", "", f"step {progress.step}{total}, {duration(progress.wall_s)}"]
@@ -32,7 +32,7 @@ def markdown(progress: Progress, history: History, plot: str = "") -> str:
     lines += ["", "| process | state | doing |", "|---|---|---|"]
     doing = progress.waits_for
     lines += [f"| {name} | {state} | {doing.get(name, '')} |" for name, state in progress.processes.items()]
-    if history.marks:
+    if marks:
         lines += ["", "| after step | begun again because |", "|---|---|"]
-        lines += [f"| {mark.step} | {mark.says} |" for mark in history.marks[-_LAST_RESTARTS:]]
+        lines += [f"| {mark.step} | {mark.says} |" for mark in marks[-_LAST_RESTARTS:]]
     return "\n".join(lines)

@@ -23,7 +23,7 @@ from prefect.runtime import flow_run
 
 from agrpo.cli.progress import read_progress
 from agrpo.errors import AgrpoError
-from agrpo.plotting.history import History, read_history
+from agrpo.plotting.history import read_history, read_marks
 from agrpo.plotting.page import page
 from agrpo.session.session import Session
 from agrpo.store import events, runs
@@ -85,21 +85,21 @@ class _Reporter:
 
     def _report(self, over: bool) -> None:
         progress = read_progress(self._attempt.store, self._attempt.run_id)
-        history = read_history(self._attempt.store, self._attempt.run_id)
         self._log()
         if progress.num_steps:
             done = 100.0 * progress.step / progress.num_steps
             self._put("progress", done, lambda key: create_progress_artifact(done, key, f"steps of {progress.run_id}"))
-        if history.series and self._plot_is_due(history.series[-1][0], over):
-            self._draw(history)
-        text = markdown(progress, history, self._plot)
+        if progress.history and self._plot_is_due(progress.history[-1][0], over):
+            self._draw(progress.history[-1][0])
+        text = markdown(progress, read_marks(self._attempt.store, self._attempt.run_id), self._plot)
         self._put("run", text, lambda key: create_markdown_artifact(text, key, f"run {progress.run_id}"))
 
     def _plot_is_due(self, step: int, over: bool) -> bool:
         return step > self._plot_step and (over or time.monotonic() - self._plot_at > _PLOT_EVERY_S)
 
-    def _draw(self, history: History) -> None:
-        self._plot, self._plot_step, self._plot_at = picture(history), history.series[-1][0], time.monotonic()
+    def _draw(self, step: int) -> None:
+        history = read_history(self._attempt.store, self._attempt.run_id)
+        self._plot, self._plot_step, self._plot_at = picture(history), step, time.monotonic()
         document = self._session.run.run_dir.absolute() / "plot.html"
         document.write_text(page([history]))
         link = document.as_uri()

@@ -8,6 +8,7 @@ from agrpo.store.processes import ProcessRecord
 
 _RECENT_S = 120.0
 _TOGETHER_S = 5.0
+_NUM_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Progress:
     """Steps the run will make; None when its end is a number of epochs."""
     wall_s: float
     history: list[tuple[int, dict[str, float]]]
-    """Logged values by step, in order."""
+    """Logged values by step, in order: the last ones, as looks at a long run must stay cheap."""
 
     @property
     def last(self) -> dict[str, float]:
@@ -53,7 +54,7 @@ def read_progress(store: Store, run_id: str) -> Progress:
         step=run.step,
         num_steps=max_steps if max_steps > 0 else None,
         wall_s=run.wall_s,
-        history=metrics.series(store, run_id),
+        history=metrics.series(store, run_id, last=_NUM_SHOWN),
     )
 
 

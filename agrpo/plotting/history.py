@@ -30,10 +30,14 @@ class History:
 def read_history(store: Store, run_id: str) -> History:
     """The run as the store has it now. Raises BadInput when there is none of that name."""
     run = runs.get_run(store, run_id)
+    return History(run_id, run.status, _series(store, run_id), read_marks(store, run_id))
+
+
+def read_marks(store: Store, run_id: str) -> list[Mark]:
+    """Every restart so far."""
     logged = metrics.logged_at(store, run_id)
     happened = [event for event in events.events(store, run_id) if event.kind in _MARKED]
-    marks = [Mark(_step(logged, event), event.message) for event in happened if not _is_first_attempt(event)]
-    return History(run_id, run.status, _series(store, run_id), marks)
+    return [Mark(_step(logged, event), event.message) for event in happened if not _is_first_attempt(event)]
 
 
 def _series(store: Store, run_id: str) -> list[tuple[int, dict[str, float]]]:

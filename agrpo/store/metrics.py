@@ -42,11 +42,12 @@ def log(attempt: Attempt, step: int, values: Mapping[str, float]) -> None:
             connection.execute(insert(schema.metrics).values(**key, **row))
 
 
-def series(store: Store, run_id: str) -> list[tuple[int, dict[str, float]]]:
-    """Step and values of every logged step, in order."""
-    query = select(_metrics.step, _metrics["values"]).where(_metrics.run_id == run_id).order_by(_metrics.step)
+def series(store: Store, run_id: str, last: int | None = None) -> list[tuple[int, dict[str, float]]]:
+    """Step and values of every logged step, or of the last so many, in order."""
+    query = select(_metrics.step, _metrics["values"]).where(_metrics.run_id == run_id)
     with store.read() as connection:
-        return [(step, to_floats(values)) for step, values in connection.execute(query)]
+        rows = connection.execute(query.order_by(_metrics.step.desc()).limit(last)).all()
+    return [(step, to_floats(values)) for step, values in reversed(rows)]
 
 
 def logged_at(store: Store, run_id: str) -> list[tuple[int, float]]:

@@ -63,7 +63,7 @@ def test_the_page_on_a_run_names_its_numbers_processes_and_restarts() -> None:
             wall_s=75.0,
             history=[(3, {"reward": 0.5, "other": 1.0})],
         ),
-        HISTORY,
+        HISTORY.marks,
         plot="![plot](data:)",
     )
     for expected in (
