@@ -22,6 +22,7 @@ _HOMES = {
     "Rollout": "agrpo.records",
     "RolloutGroup": "agrpo.records",
     "TurnRecord": "agrpo.records",
+    "isolated": "agrpo.rewards.isolated",
 }
 
 __all__ = list(_HOMES)

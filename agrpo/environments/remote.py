@@ -54,7 +54,7 @@ class RemoteEnvironment:
         async def call(name: str, arguments: dict[str, Any]) -> Any:
             return await self._call(name, arguments, timeout_s)
 
-        return ProxyTool(schema_of(function), signature.replace(parameters=parameters), call)
+        return ProxyTool(schema_of(function), signature.replace(parameters=parameters), call, holds_state=True)
 
     async def _call(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
         try:

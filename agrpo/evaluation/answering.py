@@ -18,6 +18,7 @@ from agrpo.rollout.worker import WorkerSpec, spec_of_run
 from agrpo.runfile import RunFile
 from agrpo.store import Store, evaluations
 from agrpo.store.evaluations import ScoredAnswer
+from agrpo.tools.isolated import IsolatedTools
 
 NUM_AT_ONCE = 32
 """Prompts in flight."""
@@ -48,8 +49,9 @@ async def answer_all(spec: WorkerSpec, servers: Servers, store: Store, evaluatio
     loop = spec.loop_cls(spec.config, spec.model_name, spec.tokenizer, spec.eos_token_ids, servers)
     scorer = Scorer(spec.reward_funcs, spec.config.reward_timeout_s)
     environments = _environments(spec, loop.threads)
+    tools = IsolatedTools(spec.tools, spec.config.tool_timeout_s)
     slots = Slots(spec.config.max_concurrent_rollouts)
-    generator = GroupGenerator(loop, SEED_NAMESPACE, slots, spec.tools, environments)
+    generator = GroupGenerator(loop, SEED_NAMESPACE, slots, tools.tools, environments)
     prompts = open_prompts(spec.dataset, 1.0, needs_prompt=spec.environment_factory is None)
     gate = asyncio.Semaphore(NUM_AT_ONCE)
 
@@ -70,6 +72,7 @@ async def answer_all(spec: WorkerSpec, servers: Servers, store: Store, evaluatio
     finally:
         await loop.close()
         scorer.close()
+        tools.close()
         if environments is not None:
             environments.close()
 

@@ -1,4 +1,4 @@
-"""The mark of reward functions that need a process of their own."""
+"""The mark of functions that need a process of their own."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -7,6 +7,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def isolated(function: F) -> F:
-    """Run this reward function in a process: it uses signals, or may hang where no thread can be interrupted."""
+    """Run this reward function, tool or environment in a process: it uses signals, leaks, or may hang for good."""
     function.isolation = "process"  # type: ignore[attr-defined]
     return function

@@ -28,6 +28,10 @@ class ChildBug(AgrpoError):
         """The exception in one line."""
 
 
+class ChildDied(ConnectionError):
+    """A process ended in the middle of a call."""
+
+
 class Child:
     """A spawned process that runs one call at a time."""
 
@@ -64,9 +68,12 @@ class Child:
     def call(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
         """Run a function there and wait for its value.
 
-        Raises CallOverran, ConnectionError when the process died, its exception as ChildBug, or Outage.
+        Raises CallOverran, ChildDied, its exception as ChildBug, or Outage.
         """
-        self._pipe.send((name, arguments))
+        try:
+            self._pipe.send((name, arguments))
+        except (BrokenPipeError, ConnectionResetError):
+            raise ChildDied("the process died") from None
         return self._receive(timeout_s)
 
     def end(self) -> None:
@@ -81,7 +88,7 @@ class Child:
         try:
             kind, *parts = self._pipe.recv()
         except (EOFError, ConnectionResetError):
-            raise ConnectionError("the process died") from None
+            raise ChildDied("the process died") from None
         if kind == "outage":
             raise Outage(*parts)
         if kind == "bug":

@@ -1,6 +1,7 @@
-"""Reward functions in processes of their own, which can be ended when a call runs over its time limit.
+"""Functions in processes of their own, which are ended when a call hangs and replaced when they die.
 
-A function asks for it with the attribute `isolation = "process"`: it uses signals, or may hang inside C code.
+A reward function or tool asks for it with the attribute `isolation = "process"` (the decorator `agrpo.isolated`): it
+uses signals, leaks, or may hang where no thread can be interrupted.
 """
 
 import asyncio
@@ -8,7 +9,6 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agrpo.errors import RewardError
 from agrpo.rollout.child import START_LIMIT_S, Child, ChildBug, Served
 from agrpo.rollout.threads import call_in_thread
 
@@ -23,26 +23,29 @@ def wants_process(function: object) -> bool:
 
 
 class IsolatedFunctions:
-    """A few processes that run the marked functions, each call in whichever is free."""
+    """A few processes that run the marked functions, each call in whichever is free; started when none is."""
 
     def __init__(self, functions: Functions, num_processes: int) -> None:
         self._make = functools.partial(_served, dict(functions))
         self._started: set[Child] = set()
-        # None stands for a process that is yet to be started.
-        self._free: asyncio.Queue[Child | None] = asyncio.Queue()
+        # None stands for a process that is yet to be started; those that run are taken first.
+        self._free: asyncio.LifoQueue[Child | None] = asyncio.LifoQueue()
         for _ in range(num_processes):
             self._free.put_nowait(None)
 
     async def call(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
-        """The function's return value; its own exception becomes RewardError with its traceback, or an Outage."""
+        """The function's return value, waiting for a free process first; the limit is that of the call alone.
+
+        Raises CallOverran, ChildDied, its own exception as ChildBug, or Outage.
+        """
         child = await self._free.get()
         try:
             if child is None:
                 child = await call_in_thread(self._start, START_LIMIT_S + timeout_s)
             value = await call_in_thread(lambda: child.call(name, arguments, timeout_s), timeout_s + 5.0)
-        except ChildBug as bug:
+        except ChildBug:
             self._free.put_nowait(child)
-            raise RewardError(f"reward function {name!r} raised in its process:\n{bug}") from None
+            raise
         except BaseException:
             # After a time-out, a death or a cancelled wait the process is in the middle of something: end it.
             if child is not None:

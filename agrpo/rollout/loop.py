@@ -78,8 +78,8 @@ class AsyncRolloutLoop:
         self.tokenizer = tokenizer
         self.eos_token_ids = frozenset(eos_token_ids)
         self.threads = Threads(
-            'set isolation = "process" on an environment that hangs (environment.isolation: process in a run file), '
-            "or raise its time limit"
+            'set isolation = "process" on the tool or environment that hangs (environment.isolation: process in a run '
+            "file), or raise its time limit"
         )
         """Where tools and environments run that would block the event loop."""
         self._pool = pool

@@ -11,6 +11,7 @@ from typing import Any
 
 from agrpo.errors import RewardError
 from agrpo.records import RolloutGroup
+from agrpo.rollout.child import ChildBug
 from agrpo.rollout.isolation import IsolatedFunctions, wants_process
 from agrpo.rollout.outages import is_outage
 from agrpo.rollout.threads import Threads
@@ -86,7 +87,10 @@ class Scorer:
     async def _call(self, name: str, arguments: dict[str, Any]) -> Any:
         function = self._functions[name]
         if wants_process(function):
-            return await self._isolated.call(name, arguments, self._timeout_s)
+            try:
+                return await self._isolated.call(name, arguments, self._timeout_s)
+            except ChildBug as bug:
+                raise RewardError(f"reward function {name!r} raised in its process:\n{bug}") from None
         return await self._threads.run(function, arguments, self._timeout_s)
 
 

@@ -26,7 +26,8 @@ from agrpo.rollout.pool import ServerPool
 from agrpo.rollout.prompts import open_prompts
 from agrpo.rollout.scoring import Scorer
 from agrpo.rollout.slots import Slots
-from agrpo.store import Attempt, Store, events, runs
+from agrpo.store import Attempt, Store, events, runs, streams
+from agrpo.tools.isolated import IsolatedTools
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -103,12 +104,14 @@ async def work(spec: WorkerSpec, attempt: Attempt, process_id: int) -> None:
     slots = Slots(config.max_concurrent_rollouts)
     loop = spec.loop_cls(config, spec.model_name, spec.tokenizer, spec.eos_token_ids, pool)
     num_epochs = config.num_train_epochs if config.max_steps <= 0 else None
-    prompts = open_prompts(spec.dataset, num_epochs, needs_prompt=spec.environment_factory is None)
     if spec.dataset is not None:
         runs.check_data(attempt, fingerprint(spec.dataset))
+    known = streams.positions(attempt.store, attempt.run_id)
+    prompts = open_prompts(spec.dataset, num_epochs, spec.environment_factory is None, known)
     environments = _environments(spec, loop)
+    tools = IsolatedTools(spec.tools, config.tool_timeout_s)
     generator = GroupGenerator(
-        loop, spec.run_id, slots, spec.tools, environments, ledger if spec.commit_turns else None
+        loop, spec.run_id, slots, tools.tools, environments, ledger if spec.commit_turns else None
     )
     work = asyncio.ensure_future(Dispatcher(loop, prompts, scorer, pool, ledger, generator, slots).run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _stop, work)
@@ -119,6 +122,7 @@ async def work(spec: WorkerSpec, attempt: Attempt, process_id: int) -> None:
     finally:
         watch.cancel()
         scorer.close()
+        tools.close()
         if environments is not None:
             environments.close()
         await pool.close()
@@ -208,10 +212,14 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--store", required=True, help="URL of the store")
     parser.add_argument("--run", required=True, help="name of the run")
     parser.add_argument("--token", required=True, type=int, help="fencing token of the attempt")
-    parser.add_argument("--process-id", required=True, type=int, help="id under which the launcher registered it")
+    parser.add_argument("--process-id", required=True, help="id under which the launcher registered it; -: on stdin")
     options = parser.parse_args(arguments)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    run_worker(spec_of_run(options.store, options.run, options.token), options.process_id)
+    spec = spec_of_run(options.store, options.run, options.token)
+    # A standby has loaded everything now; nothing comes in when the launcher has gone without needing it.
+    process_id = sys.stdin.readline() if options.process_id == "-" else options.process_id
+    if process_id:
+        run_worker(spec, int(process_id))
 
 
 if __name__ == "__main__":

@@ -8,12 +8,19 @@ from agrpo.tools.calls import Schema
 
 
 class ProxyTool:
-    """Stands for a method of an object in another process; awaits its answer."""
+    """Stands for a function, or the method of an object, in another process; awaits its answer within its limit."""
 
     def __init__(
-        self, schema: Schema, signature: inspect.Signature, call: Callable[[str, dict[str, Any]], Awaitable[Any]]
+        self,
+        schema: Schema,
+        signature: inspect.Signature,
+        call: Callable[[str, dict[str, Any]], Awaitable[Any]],
+        *,
+        holds_state: bool,
     ) -> None:
         self.schema = schema
+        self.holds_state = holds_state
+        """Whether what it did before is lost with its process."""
         self.__name__: str = schema["function"]["name"]
         self.__signature__ = signature
         self._call = call

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agrpo.errors import BadInput
-from agrpo.rollout.child import ChildBug
+from agrpo.rollout.child import ChildBug, ChildDied
 from agrpo.rollout.outages import is_outage
 from agrpo.rollout.threads import CallOverran, Threads, TooManyHung, is_async
 from agrpo.tools.calls import Schema, ToolCall
@@ -60,7 +60,7 @@ class Toolbox:
         except TypeError as error:
             return _error(f"wrong arguments for {call.name}: {error}"), True
         try:
-            return as_text(await self._threads.run(tool, call.arguments, self._timeout_s)), False
+            return as_text(await self._call(tool, call.arguments)), False
         except TooManyHung:
             raise
         except Exception as error:
@@ -71,10 +71,17 @@ class Toolbox:
             self._tally.raised.add(call.name)
             return _error(words), True
 
+    async def _call(self, tool: Tool, arguments: dict[str, Any]) -> Any:
+        if isinstance(tool, ProxyTool):  # it keeps its own limit, which does not count the wait for a free process
+            return await tool(**arguments)
+        return await self._threads.run(tool, arguments, self._timeout_s)
+
     def _words(self, tool: Tool, error: BaseException) -> str | None:
         """What the model is told of an error; None for one that is not the model's doing."""
-        if isinstance(error, CallOverran) and not _hangs_inside(tool):
+        if isinstance(error, CallOverran) and not _holds_state(tool):
             return f"no answer within {self._timeout_s:g} s"
+        if isinstance(error, ChildDied) and not _holds_state(tool):
+            return f"the process of {name_of(tool)} died"
         if is_outage(error):
             return None
         return error.summary if isinstance(error, ChildBug) else f"{type(error).__name__}: {error}"
@@ -101,9 +108,11 @@ def as_text(value: Any) -> str:
         return str(value)
 
 
-def _hangs_inside(tool: Tool) -> bool:
-    """Whether an overrun call is still at work inside an object that the rollout needs."""
-    return isinstance(tool, ProxyTool) or (inspect.ismethod(tool) and not is_async(tool))
+def _holds_state(tool: Tool) -> bool:
+    """Whether a call that did not end well was at work inside an object that the rollout needs."""
+    if isinstance(tool, ProxyTool):
+        return tool.holds_state
+    return inspect.ismethod(tool) and not is_async(tool)
 
 
 def _error(words: str) -> str:
