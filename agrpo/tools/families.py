@@ -17,10 +17,11 @@ _KEEP_REASONING: Replacements = (
         "reasoning_content or '<think>' in message.content or (enable_thinking is defined and not enable_thinking)",
     ),
 )
-# DeepSeek's templates cut the reasoning off every earlier answer.
+# DeepSeek's templates cut the reasoning off every earlier answer, and take arguments for text already.
+_ARGUMENTS = "tool['function']['arguments']"
 _KEEP_THOUGHTS: Replacements = (
     ("content.split('</think>')[-1]", "content"),
-    ("content.split('</think>', 1)[1]", "content"),
+    (f"{_ARGUMENTS} + ", f"({_ARGUMENTS} if {_ARGUMENTS} is string else {_ARGUMENTS} | tojson) + "),
 )
 
 

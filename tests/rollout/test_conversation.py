@@ -16,13 +16,35 @@ from agrpo.sequences import build_sequences, drift_tokens
 from agrpo.store.servers import ServerRecord
 from agrpo.tools.families import family_of, training_template
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
-from tests.worlds.chat_families import LLAMA3, QWEN3, QWEN25, SMOLLM, family_tokenizer
+from tests.worlds.chat_families import (
+    DEEPSEEK,
+    DEEPSEEK_MARKS,
+    LLAMA3,
+    QWEN3,
+    QWEN25,
+    QWEN_XML,
+    SMOLLM,
+    family_tokenizer,
+)
 from tests.worlds.scripted_server import Answer, ScriptedServer
 
 PROMPT: list[Message] = [{"role": "user", "content": "2*3?"}]
 HERMES_CALL = '<tool_call>\n{"name": "multiply", "arguments": {"a": 2, "b": 3}}\n</tool_call>'
 LOOSE_CALL = '<tool_call>{"arguments": {"b":3,"a":2}, "name": "multiply"}</tool_call>'
 LLAMA_CALL = '{"name": "multiply", "parameters": {"a": 2, "b": 3}}'
+XML_CALL = (
+    "<tool_call>\n<function=multiply>\n<parameter=a>\n2\n</parameter>\n<parameter=b>\n3\n</parameter>\n"
+    "</function>\n</tool_call>"
+)
+DEEPSEEK_CALL = (
+    DEEPSEEK_MARKS["CALLS"]
+    + DEEPSEEK_MARKS["CALL"]
+    + "function"
+    + DEEPSEEK_MARKS["SEP"]
+    + 'multiply\n```json\n{"a": 2, "b": 3}\n```'
+    + DEEPSEEK_MARKS["/CALL"]
+    + DEEPSEEK_MARKS["/CALLS"]
+)
 CALLS = [{"type": "function", "function": {"name": "multiply", "arguments": {"a": 2, "b": 3}}}]
 ANSWER = {"role": "tool", "name": "multiply", "content": "6"}
 
@@ -77,11 +99,13 @@ async def _trusted(server: ServerRecord) -> None:
         (QWEN25, HERMES_CALL),
         (QWEN25, LOOSE_CALL),
         (QWEN3, f"<think>\nMultiply.\n</think>\n\n{HERMES_CALL}"),
+        (QWEN_XML, f"Multiply.\n</think>\n\n{XML_CALL}"),
         (LLAMA3, LLAMA_CALL),
+        (DEEPSEEK, f"<think>\nMultiply.\n</think>\n\n{DEEPSEEK_CALL}"),
         (SMOLLM, HERMES_CALL),
         (SMOLLM, f"<tool_call>[{LLAMA_CALL.replace('parameters', 'arguments')}]</tool_call>"),
     ],
-    ids=["qwen2.5", "qwen2.5-loose", "qwen3", "llama3", "smollm", "smollm-list"],
+    ids=["qwen2.5", "qwen2.5-loose", "qwen3", "qwen-xml", "llama3", "deepseek", "smollm", "smollm-list"],
 )
 def test_a_call_is_read_run_and_answered_without_losing_the_prefix(template: str, call: str) -> None:
     """Every generated token lies in one sample, though the template may word the call differently."""
@@ -124,8 +148,8 @@ def test_qwen3_keeps_reasoning_only_with_the_training_template() -> None:
 
     assert "Hm." not in render(QWEN3) and "Hm." in render(training_template(QWEN3))
     assert training_template(QWEN25) == QWEN25
-    names = [family_of(template).name for template in (QWEN3, QWEN25, SMOLLM, LLAMA3)]
-    assert names == ["hermes", "hermes", "hermes", "llama3"]
+    names = [family_of(template).name for template in (QWEN3, QWEN25, SMOLLM, LLAMA3, DEEPSEEK, QWEN_XML)]
+    assert names == ["hermes", "hermes", "hermes", "llama3", "deepseek", "qwen-xml"]
 
 
 def test_qwen3_without_thinking_keeps_its_empty_block() -> None:

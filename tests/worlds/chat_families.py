@@ -18,15 +18,18 @@ _ANSWERS = (
     "{{ '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response><|im_end|>\\n' }}"
 )
 
+_LAST_QUERY = (
+    "{%- set ns = namespace(last_query_index=0) %}{%- for message in messages %}"
+    "{%- if message.role == 'user' %}{%- set ns.last_query_index = loop.index0 %}{%- endif %}{%- endfor %}"
+)
+
 QWEN25 = (
     _TOOLS + "{%- for message in messages %}" + _ANSWERS + "{%- else %}"
     "{{ '<|im_start|>' + message.role + '\\n' + message.content }}" + _CALLS + "{{ '<|im_end|>\\n' }}"
     "{%- endif %}{%- endfor %}{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{%- endif %}"
 )
 QWEN3 = (
-    _TOOLS + "{%- set ns = namespace(last_query_index=0) %}{%- for message in messages %}"
-    "{%- if message.role == 'user' %}{%- set ns.last_query_index = loop.index0 %}{%- endif %}{%- endfor %}"
-    "{%- for message in messages %}" + _ANSWERS + "{%- elif message.role == 'assistant' %}"
+    _TOOLS + _LAST_QUERY + "{%- for message in messages %}" + _ANSWERS + "{%- elif message.role == 'assistant' %}"
     "{%- set content = message.content %}{%- set reasoning_content = '' %}{%- if '</think>' in content %}"
     "{%- set reasoning_content = content.split('</think>')[0].split('<think>')[-1].strip('\\n') %}"
     "{%- set content = content.split('</think>')[-1].lstrip('\\n') %}{%- endif %}"
@@ -39,6 +42,25 @@ QWEN3 = (
     "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
     "{%- if enable_thinking is defined and not enable_thinking %}{{ '<think>\\n\\n</think>\\n\\n' }}{%- endif %}"
     "{%- endif %}"
+)
+QWEN_XML = (
+    _TOOLS.replace("JSON", "<function=name>")
+    + _LAST_QUERY
+    + "{%- for message in messages %}"
+    + _ANSWERS
+    + "{%- elif message.role == 'assistant' %}"
+    "{%- set content = message.content %}{%- set reasoning_content = '' %}{%- if '</think>' in content %}"
+    "{%- set reasoning_content = content.split('</think>')[0].split('<think>')[-1].strip('\\n') %}"
+    "{%- set content = content.split('</think>')[-1].lstrip('\\n') %}{%- endif %}"
+    "{{ '<|im_start|>assistant\\n' }}{%- if loop.index0 > ns.last_query_index %}"
+    "{{ '<think>\\n' + reasoning_content + '\\n</think>\\n\\n' }}{%- endif %}{{ content }}"
+    "{%- for call in message.tool_calls or [] %}"
+    "{{ ('\\n\\n' if content else '') + '<tool_call>\\n<function=' + call.function.name + '>\\n' }}"
+    "{%- for name, value in call.function.arguments | items %}"
+    "{{ '<parameter=' + name + '>\\n' + value | string + '\\n</parameter>\\n' }}{%- endfor %}"
+    "{{ '</function>\\n</tool_call>' }}{%- endfor %}{{ '<|im_end|>\\n' }}"
+    "{%- else %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
+    "{%- endif %}{%- endfor %}{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n<think>\\n' }}{%- endif %}"
 )
 LLAMA3 = (
     "{%- if tools %}{{ '<|start_header_id|>system<|end_header_id|>\\n\\n' }}"
@@ -56,9 +78,43 @@ SMOLLM = (
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
+
+
+def deepseek(*words: str) -> str:
+    """One of DeepSeek's tokens, which are written with a wide bar and a low block."""
+    return "<\uff5c" + "\u2581".join(words) + "\uff5c>"
+
+
+DEEPSEEK_MARKS = {
+    "END": deepseek("end", "of", "sentence"),
+    "USER": deepseek("User"),
+    "ASSISTANT": deepseek("Assistant"),
+    "CALLS": deepseek("tool", "calls", "begin"),
+    "/CALLS": deepseek("tool", "calls", "end"),
+    "CALL": deepseek("tool", "call", "begin"),
+    "/CALL": deepseek("tool", "call", "end"),
+    "SEP": deepseek("tool", "sep"),
+    "OUTPUT": deepseek("tool", "output", "begin"),
+    "/OUTPUT": deepseek("tool", "output", "end"),
+}
+DEEPSEEK = (
+    "{%- for tool in tools or [] %}{{ tool | tojson + '\\n' }}{%- endfor %}{%- for message in messages %}"
+    "{%- if message['role'] == 'user' %}{{ '[USER]' + message['content'] + '[ASSISTANT]' }}"
+    "{%- elif message['role'] == 'tool' %}{{ '[OUTPUT]' + message['content'] + '[/OUTPUT]' }}"
+    "{%- else %}{%- set content = message['content'] %}"
+    "{%- if '</think>' in content %}{%- set content = content.split('</think>')[-1] %}{%- endif %}{{ content }}"
+    "{%- if message['tool_calls'] %}{{ '[CALLS]' }}{%- for tool in message['tool_calls'] %}"
+    "{{ '[CALL]' + tool['type'] + '[SEP]' + tool['function']['name'] + '\\n```json\\n'"
+    " + tool['function']['arguments'] + '\\n```[/CALL]' }}{%- endfor %}{{ '[/CALLS]' }}{%- endif %}"
+    "{{ '[END]' }}{%- endif %}{%- endfor %}"
+)
+for _name, _mark in DEEPSEEK_MARKS.items():
+    DEEPSEEK = DEEPSEEK.replace(f"[{_name}]", _mark)
 _MARKS = {
+    DEEPSEEK: list(DEEPSEEK_MARKS.values()),
     QWEN25: ["<|im_end|>", "<|im_start|>"],
     QWEN3: ["<|im_end|>", "<|im_start|>"],
+    QWEN_XML: ["<|im_end|>", "<|im_start|>"],
     SMOLLM: ["<|im_end|>", "<|im_start|>"],
     LLAMA3: ["<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>", "<|python_tag|>"],
 }
