@@ -9,7 +9,15 @@ from typing import Any
 import torch
 import xxhash
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from agrpo.attention import TreeAttention, needs_of, tree_attention
 from agrpo.errors import BadInput
@@ -21,18 +29,22 @@ SCALED_LOGITS = ("logit_scale", "logits_scaling")
 
 
 def load_policy(name: str, args: AsyncGRPOConfig) -> PreTrainedModel:
-    """Load a causal language model by name or path; model_init_kwargs win over the settings of their own.
-
-    Raises BadInput for a vision-language checkpoint.
-    """
+    """Load a model by name or path, of a vision-language checkpoint all; model_init_kwargs win over `args`."""
     keywords = {"dtype": args.dtype, "trust_remote_code": args.trust_remote_code, **_init_kwargs(args)}
     config = AutoConfig.from_pretrained(
         name, **{key: keywords[key] for key in ("trust_remote_code", "revision") if key in keywords}
     )
-    if "vision_config" in config.to_dict():
-        raise BadInput(f"{name} is a vision-language model: only models for text can be trained, choose one")
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(name, **keywords)
+    family = AutoModelForImageTextToText if _has_tower(config) else AutoModelForCausalLM
+    model: PreTrainedModel = family.from_pretrained(name, **keywords)
     return model
+
+
+def freeze_tower(model: PreTrainedModel) -> None:
+    """Freeze all of a vision-language model but its text model, which alone is trained and published."""
+    text = {name for name, _ in named_weights(model)}
+    for name, parameter in model.named_parameters():
+        if name not in text:
+            parameter.requires_grad_(False)
 
 
 def load_tokenizer(name: str, args: AsyncGRPOConfig) -> PreTrainedTokenizerBase:
@@ -93,17 +105,27 @@ def router_coefficient(model: PreTrainedModel, args: AsyncGRPOConfig) -> float:
 
 
 def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters under the names of the saved model, each once (a tied head is the embedding), in name order."""
-    yield from sorted(model.named_parameters(), key=lambda pair: pair[0])
+    """The text model's parameters under the names of the saved model, each once (a tied head is the embedding), in
+    name order."""
+    named = sorted(model.named_parameters(), key=lambda pair: pair[0])
+    if isinstance(model, PreTrainedModel) and _has_tower(model.config):
+        parts: list[nn.Module] = [model.get_decoder(), model.get_output_embeddings()]  # type: ignore[no-untyped-call]
+        text = {id(parameter) for part in parts for parameter in part.parameters()}
+        named = [(name, parameter) for name, parameter in named if id(parameter) in text]
+    yield from named
 
 
 def weights_digest(model: nn.Module) -> str:
-    """Hash of all parameters: the same weights, the same digest."""
+    """Hash of what is trained: the same weights, the same digest."""
     digest = xxhash.xxh3_128()
     for name, parameter in named_weights(model):
         digest.update(name.encode())
         digest.update(parameter.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _has_tower(config: PretrainedConfig) -> bool:
+    return not {"vision_config", "audio_config"}.isdisjoint(config.to_dict())
 
 
 def _init_kwargs(args: AsyncGRPOConfig) -> dict[str, Any]:

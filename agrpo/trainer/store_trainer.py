@@ -17,12 +17,13 @@ from agrpo.records import TrainingSequence
 from agrpo.store import samples
 from agrpo.trainer import ranks
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
+from agrpo.trainer.checkpoint import room_for
 from agrpo.trainer.clock import StepClock
 from agrpo.trainer.completions import print_completions
 from agrpo.trainer.duties import Duties
 from agrpo.trainer.feed import StepOrder
 from agrpo.trainer.measures import Measures
-from agrpo.trainer.policy_model import fuse_head, in_trees, ready_tokenizer, router_coefficient
+from agrpo.trainer.policy_model import freeze_tower, fuse_head, in_trees, ready_tokenizer, router_coefficient
 from agrpo.trainer.row_loss import RowLoss, to_device
 from agrpo.trainer.rows import Row, build_row
 from agrpo.trainer.stopping import StopRequested, StopSwitch
@@ -52,6 +53,7 @@ class StoreTrainer(Trainer):
         self._closed_step = self._saved_step = 0
         self._folder: Path | None = None
         self._to_show: list[TrainingSequence] = []
+        freeze_tower(model)
         head = fuse_head(model)
         self._row_loss = RowLoss(head, args, router_coefficient(model, args))
         tokenizer = None if processing_class is None else ready_tokenizer(processing_class)
@@ -195,11 +197,12 @@ class StoreTrainer(Trainer):
         if step == self._saved_step or self.args.save_strategy == SaveStrategy.NO:
             return
         self._folder = self._run.begin_checkpoint(step)
-        try:
-            super()._save_checkpoint(model, trial)
-        finally:
-            folder, self._folder = self._folder, None
-        self._run.finish_checkpoint(step, folder / f"checkpoint-{step}", self.args.save_total_limit)
+        with room_for(self._folder.parent, step):
+            try:
+                super()._save_checkpoint(model, trial)
+            finally:
+                folder, self._folder = self._folder, None
+            self._run.finish_checkpoint(step, folder / f"checkpoint-{step}", self.args.save_total_limit)
         self._saved_step = step
 
     @property

@@ -24,6 +24,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+from vllm.model_executor.models.interfaces import supports_multimodal
 
 BACKEND = "agrpo_file"
 FOLDER_VARIABLE = "AGRPO_WEIGHTS_DIR"
@@ -93,9 +94,17 @@ class ParameterNames:
 
     @staticmethod
     def of(model: torch.nn.Module) -> "ParameterNames":
-        """To be read before a layerwise reload starts, which unties what is tied."""
-        own = frozenset(name for name, _ in model.named_parameters())
-        return ParameterNames(own, frozenset(n for n, _ in model.named_parameters(remove_duplicate=False)) - own)
+        """To be read before a layerwise reload starts, which unties what is tied. Of a vision-language model only the
+        text model's, because its tower is never sent."""
+        text = {id(parameter) for parameter in text_model(model).parameters()}
+        own = frozenset(name for name, parameter in model.named_parameters() if id(parameter) in text)
+        named = model.named_parameters(remove_duplicate=False)
+        return ParameterNames(own, frozenset(name for name, parameter in named if id(parameter) in text) - own)
+
+
+def text_model(model: torch.nn.Module) -> torch.nn.Module:
+    """The part that answers: all of a model for text."""
+    return model.get_language_model() if supports_multimodal(model) else model
 
 
 def register() -> None:

@@ -4,13 +4,13 @@ import math
 from pathlib import Path
 
 import numpy as np
-import torch
-from transformers import AutoTokenizer, LlamaForCausalLM
+from transformers import AutoTokenizer
 
 from agrpo.records import GroupCommit, Rollout, ScoredRollout, TurnRecord
 from agrpo.sequences import build_sequences
 from agrpo.store import Attempt, Store, groups, policies, workers
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
+from agrpo.trainer.policy_model import load_policy
 from agrpo.trainer.store_trainer import StoreTrainer
 from agrpo.trainer.work import RunWork
 from tests.worlds import small_groups
@@ -113,10 +113,12 @@ def config(folder: Path, **settings: object) -> AsyncGRPOConfig:
     return AsyncGRPOConfig(**{**defaults, **settings})
 
 
-def trainer_for(attempt: Attempt, model_path: Path, args: AsyncGRPOConfig, token_budget: int = 64):
+def trainer_for(
+    attempt: Attempt, model_path: Path, args: AsyncGRPOConfig, token_budget: int = 64, with_tokenizer: bool = True
+):
     """A trainer and its work, ready for train_in."""
-    model = LlamaForCausalLM.from_pretrained(model_path, dtype=torch.float32)
-    trainer = StoreTrainer(model, args, AutoTokenizer.from_pretrained(model_path))
+    model = load_policy(str(model_path), args)
+    trainer = StoreTrainer(model, args, AutoTokenizer.from_pretrained(model_path) if with_tokenizer else None)
     sync = NoServers(attempt)
     work = RunWork(
         attempt=attempt,
