@@ -9,7 +9,6 @@ flight, and the claims of a dead worker are taken by the next one.
 import asyncio
 import sys
 import time
-from collections import Counter, defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -72,7 +71,7 @@ class Dispatcher:
         self._num_in_flight = 0
         self._num_scoring = 0
         self._data_ended = False
-        self._unusable: dict[int, Counter[str]] = defaultdict(Counter)
+        self._num_claimed = 0
         self._beats: dict[str, str] = {}
         self._scoring: asyncio.Queue[tuple[GeneratedGroup, float]] = asyncio.Queue(NUM_SCORERS)
         self._changed = asyncio.Event()
@@ -122,23 +121,26 @@ class Dispatcher:
             return WAITS_FOR_SERVER
         if self._scoring.full():
             return "waiting for reward functions"
-        if self._generator.num_open >= self._slots.limit:
+        if not self._generator.has_room():
             return "all rollout slots are in use"
         return None if self._is_open() else WAITS_FOR_TRAINER
 
     async def _start_group(self, tasks: asyncio.TaskGroup) -> bool:
         """Claim the next prompt and set it going; False when there is none for now."""
         self._num_in_flight += 1
-        stop_index = await self._on_rows_thread(lambda: self._prompts.stop_index(NUM_ROWS_AHEAD))
-        claims = await self._ledger.claim(1, stop_index, self._admission())
+        wanted = max(self._view.next_prompt_index, self._num_claimed) + NUM_ROWS_AHEAD
+        stop_index = await self._on_rows_thread(lambda: self._prompts.stop_index(wanted))
+        claims = await self._ledger.claim(1, stop_index, self._admission(), self._prompts.take_positions())
         if not claims:
             self._num_in_flight -= 1
+            await self._refresh()  # other workers may have claimed every row that this one has read
             is_final = self._prompts.num_rows is not None
             if is_final and not self._data_ended:
                 await self._ledger.note("data_ended", f"every prompt below index {stop_index} is claimed")
             self._data_ended = is_final
             await self._ledger.say(self._admission())
             return not is_final
+        self._num_claimed = max(self._num_claimed, claims[0].prompt_index + 1)
         prompt = await self._on_rows_thread(lambda: self._prompts.prompt(claims[0].prompt_index))
         if self._loop.filter_prompt(prompt.row_index, prompt.row, prompt.epoch):
             tasks.create_task(self._generate_group(claims[0], prompt))
@@ -165,15 +167,20 @@ class Dispatcher:
         await self._ledger.skip(claim.group_id, reason, message)
         self._gauges.count(f"rollout/{reason}_count")
         await self._settle()
-        if reason == "outage":
+        await self._refuse_useless_epoch(prompt.epoch, words or reason)
+
+    async def _refuse_useless_epoch(self, epoch: int, last_words: str) -> None:
+        """Raise BadInput when no prompt of a whole epoch gave rollouts, in any worker."""
+        num_rows = self._prompts.num_rows
+        if num_rows is None or self._view.next_prompt_index < (epoch + 1) * num_rows:
             return
-        unusable = self._unusable[prompt.epoch]
-        unusable[reason] += 1
-        if unusable.total() == self._prompts.num_rows:
+        unusable = await self._ledger.skipped(epoch * num_rows, (epoch + 1) * num_rows)
+        unusable.pop("outage", None)
+        if sum(unusable.values()) == num_rows:
             reasons = ", ".join(f"{number} {name}" for name, number in unusable.items())
             raise BadInput(
-                f"no prompt of epoch {prompt.epoch} can be used ({reasons}); there is nothing to train on: "
-                f"look at filter_prompt, --max-model-len and the events of the run. The last reason: {words or reason}"
+                f"no prompt of epoch {epoch} can be used ({reasons}); there is nothing to train on: "
+                f"look at filter_prompt, --max-model-len and the events of the run. The last reason: {last_words}"
             )
 
     # Scoring.
@@ -288,4 +295,10 @@ class Dispatcher:
         await self._changed.wait()
 
     async def _on_rows_thread(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._rows, function)
+        """Read the dataset; a stream that is read over many rows is alive as long as rows come."""
+        reading = asyncio.get_running_loop().run_in_executor(self._rows, function)
+        num_read = self._prompts.num_read
+        while not (await asyncio.wait([reading], timeout=BEAT_S))[0]:
+            if num_read != (num_read := self._prompts.num_read):
+                self._beats["generation"] = f"reading the dataset: {num_read} rows"
+        return reading.result()

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from agrpo.store import Attempt, drafts, events, groups, metrics, processes, run
 from agrpo.store.drafts import Draft, NewTurn
 from agrpo.store.groups import Claim
 from agrpo.store.servers import ServerRecord
+from agrpo.store.streams import StreamPosition
 
 T = TypeVar("T")
 
@@ -23,6 +24,8 @@ class View:
     """What the worker needs to know of the run, read at one moment."""
 
     policy_version: int
+    next_prompt_index: int
+    """First prompt index that no worker has claimed."""
     allowance_tokens: int | None
     """None until the trainer has set the first one."""
     allowance_step: int
@@ -57,12 +60,17 @@ class Ledger:
         """Read the run as it is now."""
         return await self._call(self._read_view)
 
-    async def claim(self, limit: int, stop_index: int | None, admission: Admission) -> list[Claim]:
-        """Say that groups are in flight, then claim up to `limit` prompts: the trainer never sees a gap between."""
+    async def claim(
+        self, limit: int, stop_index: int | None, admission: Admission, positions: Sequence[StreamPosition] = ()
+    ) -> list[Claim]:
+        """Say that groups are in flight, then claim up to `limit` prompts: the trainer never sees a gap between.
+
+        `positions`: where the stream can be read on, as found on the way.
+        """
 
         def claim() -> list[Claim]:
             self._say(admission)
-            return groups.claim(self._attempt, self._process_id, limit, stop_index)
+            return groups.claim(self._attempt, self._process_id, limit, stop_index, positions)
 
         return await self._call(claim)
 
@@ -93,6 +101,10 @@ class Ledger:
                 events.add(self._attempt, f"prompt_{reason}", message, group_id=group_id)
 
         await self._call(skip)
+
+    async def skipped(self, start: int, stop: int) -> dict[str, int]:
+        """How many of these prompts gave no rollouts, by reason, in any worker."""
+        return await self._call(lambda: groups.skipped(self._attempt.store, self._attempt.run_id, start, stop))
 
     async def say(self, admission: Admission) -> None:
         """Replace what this worker last said of itself."""
@@ -161,6 +173,7 @@ class Ledger:
         run = runs.get_run(store, run_id)
         return View(
             policy_version=run.policy_version,
+            next_prompt_index=run.next_prompt_index,
             allowance_tokens=run.allowance_tokens,
             allowance_step=run.allowance_step or 0,
             pending_tokens=samples.pending_tokens(store, run_id),

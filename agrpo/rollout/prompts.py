@@ -1,16 +1,15 @@
 """Prompts in dataset order under persistent indices: prompt index = epoch * rows of the dataset + row."""
 
 import math
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agrpo.errors import BadInput
 from agrpo.records import Message
+from agrpo.rollout.streams import RowStream
+from agrpo.store.streams import StreamPosition
 
-NUM_ROWS_KEPT = 1024
-"""Rows of a stream kept for claims that come back out of order."""
 NUM_OWN_ROWS = 1000
 """Rows of a pass where an environment owns the data and there are none."""
 
@@ -35,27 +34,42 @@ class Prompt:
 class PromptSource(Protocol):
     """Where prompts come from."""
 
-    num_rows: int | None
-    """Rows of one pass; None while a stream has not been read to its end."""
+    @property
+    def num_rows(self) -> int | None:
+        """Rows of one pass; None while a stream has not been read to its end."""
 
-    def stop_index(self, ahead: int) -> int | None:
-        """First prompt index that must not be claimed now, None when there is no end; may read `ahead` more rows."""
+    @property
+    def num_read(self) -> int:
+        """Rows of a stream read so far: grows while a call takes long."""
+
+    def stop_index(self, wanted: int) -> int | None:
+        """First prompt index that must not be claimed now, None when there is no end.
+
+        A stream is read until `wanted` prompts are known to exist.
+        """
 
     def prompt(self, prompt_index: int) -> Prompt:
         """The prompt at an index below `stop_index`; raises BadInput when its row is no conversation."""
 
+    def take_positions(self) -> list[StreamPosition]:
+        """Where a stream can be read on, as found since the last call: to be noted with the next claim."""
 
-def open_prompts(dataset: Any, num_epochs: float | None, needs_prompt: bool = True) -> PromptSource:
+
+def open_prompts(
+    dataset: Any, num_epochs: float | None, needs_prompt: bool = True, known: Sequence[StreamPosition] = ()
+) -> PromptSource:
     """Prompts of a table, or of a stream where the dataset has no length; `num_epochs` None: endless.
 
-    With `needs_prompt` False an environment gives the prompt, and without a dataset all the rest too.
+    With `needs_prompt` False an environment gives the prompt, and without a dataset all the rest too. `known`: what the
+    run has noted of its stream.
     """
     if dataset is None and needs_prompt:
         raise BadInput("no dataset: the worker has nothing to generate from; give train_dataset")
     if dataset is None:
         return TablePrompts([{}] * NUM_OWN_ROWS, num_epochs, needs_prompt)
-    kind = TablePrompts if hasattr(dataset, "__len__") else StreamPrompts
-    return kind(dataset, num_epochs, needs_prompt)
+    if hasattr(dataset, "__len__"):
+        return TablePrompts(dataset, num_epochs, needs_prompt)
+    return StreamPrompts(dataset, num_epochs, needs_prompt, known)
 
 
 class TablePrompts:
@@ -63,11 +77,12 @@ class TablePrompts:
 
     def __init__(self, dataset: Any, num_epochs: float | None, needs_prompt: bool = True) -> None:
         self.num_rows: int | None = len(dataset)
+        self.num_read = 0
         self._dataset = dataset
         self._stop = _end(len(dataset), num_epochs)
         self._needs_prompt = needs_prompt
 
-    def stop_index(self, ahead: int) -> int | None:
+    def stop_index(self, wanted: int) -> int | None:
         """End of the last epoch."""
         return self._stop
 
@@ -76,57 +91,53 @@ class TablePrompts:
         epoch, row_index = divmod(prompt_index, len(self._dataset))
         return _prompt(prompt_index, epoch, row_index, self._dataset[row_index], self._needs_prompt)
 
+    def take_positions(self) -> list[StreamPosition]:
+        """None: every row is at hand."""
+        return []
+
 
 class StreamPrompts:
-    """Prompts of an IterableDataset, read forward; a claim that lies far behind starts the stream again."""
+    """Prompts of an IterableDataset, read forward from where the run was."""
 
-    def __init__(self, dataset: Iterable[dict[str, Any]], num_epochs: float | None, needs_prompt: bool = True) -> None:
-        self.num_rows: int | None = None
-        self._dataset = dataset
+    def __init__(
+        self,
+        dataset: Iterable[dict[str, Any]],
+        num_epochs: float | None,
+        needs_prompt: bool = True,
+        known: Sequence[StreamPosition] = (),
+    ) -> None:
+        self._stream = RowStream(dataset, known)
         self._num_epochs = num_epochs
         self._needs_prompt = needs_prompt
-        self._rows: Iterator[dict[str, Any]] = iter(dataset)
-        self._position = 0
-        self._num_seen = 0
-        self._kept: OrderedDict[int, dict[str, Any]] = OrderedDict()
 
-    def stop_index(self, ahead: int) -> int | None:
+    @property
+    def num_rows(self) -> int | None:
+        """Rows of one pass; None while the stream has not been read to its end."""
+        return self._stream.num_rows
+
+    @property
+    def num_read(self) -> int:
+        """Rows read so far, again or not."""
+        return self._stream.num_read
+
+    def stop_index(self, wanted: int) -> int | None:
         """Rows known to exist; once the stream has ended, the end of the last epoch."""
-        goal = self._num_seen + ahead
-        while self.num_rows is None and self._num_seen < goal:
-            self._read()
-        return self._num_seen if self.num_rows is None else _end(self.num_rows, self._num_epochs)
+        self._stream.read_until(wanted)
+        return self._stream.num_known if self.num_rows is None else _end(self.num_rows, self._num_epochs)
 
     def prompt(self, prompt_index: int) -> Prompt:
         """The row at this place, read from the stream when it is not kept."""
         while True:
-            # Asked anew each time: the stream's end, and with it the epoch, may turn up while reading.
             epoch, row_index = divmod(prompt_index, self.num_rows) if self.num_rows else (0, prompt_index)
-            if row_index in self._kept:
-                return _prompt(prompt_index, epoch, row_index, self._kept[row_index], self._needs_prompt)
-            if row_index < self._position:
-                self._rewind()
-            self._read()
+            row = self._stream.find(row_index)
+            if row is not None:
+                return _prompt(prompt_index, epoch, row_index, row, self._needs_prompt)
+            # The stream ended before: now the number of its rows, and with it the epoch, is known.
+            _end(self._stream.num_rows or 0, self._num_epochs)
 
-    def _read(self) -> None:
-        try:
-            row = next(self._rows)
-        except StopIteration:
-            if self.num_rows not in (None, self._position):
-                raise BadInput(f"the stream gave {self._position} rows after {self.num_rows} before") from None
-            self.num_rows = self._position
-            _end(self.num_rows, self._num_epochs)
-            self._rewind()
-            return
-        self._kept[self._position] = row
-        if len(self._kept) > NUM_ROWS_KEPT:
-            self._kept.popitem(last=False)
-        self._position += 1
-        self._num_seen = max(self._num_seen, self._position)
-
-    def _rewind(self) -> None:
-        self._rows = iter(self._dataset)
-        self._position = 0
+    def take_positions(self) -> list[StreamPosition]:
+        """Where the stream can be read on, as found since the last call."""
+        return self._stream.take_positions()
 
 
 def _end(num_rows: int, num_epochs: float | None) -> int | None:

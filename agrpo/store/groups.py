@@ -2,19 +2,21 @@
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from agrpo import codec
 from agrpo.records import GroupCommit, ScoredRollout
-from agrpo.store import drafts, schema
+from agrpo.store import drafts, schema, streams
 from agrpo.store.attempt import Attempt
 from agrpo.store.json_text import to_floats
 from agrpo.store.payload import digest, turn_rows
 from agrpo.store.sql import exactly, inserted_id
 from agrpo.store.store import Store
+from agrpo.store.streams import StreamPosition
 
 Status = Literal["claimed", "ready", "trained", "dropped"]
 _groups, _rollouts, _runs = schema.groups.c, schema.rollouts.c, schema.runs.c
@@ -70,8 +72,17 @@ class GroupStats:
     rollouts: list[RolloutStats]
 
 
-def claim(attempt: Attempt, process_id: int, limit: int, stop_index: int | None = None) -> list[Claim]:
-    """Claim up to `limit` prompts: freed claims first, lowest index first, then new ones below `stop_index`."""
+def claim(
+    attempt: Attempt,
+    process_id: int,
+    limit: int,
+    stop_index: int | None = None,
+    positions: Sequence[StreamPosition] = (),
+) -> list[Claim]:
+    """Claim up to `limit` prompts: freed claims first, lowest index first, then new ones below `stop_index`.
+
+    `positions`: what the worker has learnt of its stream on the way to these prompts.
+    """
     mine = {"claimed_by": process_id, "claimed_at": time.time()}
     freed = (
         select(_groups.id, _groups.prompt_index)
@@ -80,6 +91,7 @@ def claim(attempt: Attempt, process_id: int, limit: int, stop_index: int | None 
         .limit(limit)
     )
     with attempt.write() as connection:
+        streams.note(connection, attempt.run_id, process_id, positions)
         claims = [Claim(*row) for row in connection.execute(freed)]
         taken = [claim.group_id for claim in claims]
         connection.execute(update(schema.groups).where(_groups.id.in_(taken)).values(**mine))
@@ -129,6 +141,15 @@ def groups(store: Store, run_id: str, status: Status | None = None) -> list[Grou
         query = query.where(_groups.status == status)
     with store.read() as connection:
         return [GroupRow(*row) for row in connection.execute(query.order_by(_groups.prompt_index))]
+
+
+def skipped(store: Store, run_id: str, start: int, stop: int) -> dict[str, int]:
+    """How many prompts with an index from `start` to `stop` gave no rollouts, by reason."""
+    here = (_groups.run_id == run_id, _groups.prompt_index >= start, _groups.prompt_index < stop)
+    dropped = (_groups.status == "dropped", _groups.version.is_(None))
+    query = select(_groups.drop_reason, func.count()).where(*here, *dropped).group_by(_groups.drop_reason)
+    with store.read() as connection:
+        return {row[0]: row[1] for row in connection.execute(query)}
 
 
 def scored_since(store: Store, run_id: str, group_order: int) -> list[GroupStats]:

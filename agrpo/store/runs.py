@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, Select, and_, func, insert, select, upda
 from sqlalchemy.exc import IntegrityError
 
 from agrpo.errors import BadInput, StatusConflict
-from agrpo.store import accounting, leases, schema
+from agrpo.store import accounting, leases, schema, streams
 from agrpo.store.attempt import Attempt
 from agrpo.store.json_text import to_floats
 from agrpo.store.store import Store
@@ -41,6 +41,8 @@ class Run:
     allowance_tokens: int | None
     allowance_step: int | None
     request: Request
+    next_prompt_index: int
+    """First prompt index that nobody has claimed yet."""
     environment: dict[str, Any] | None
     error: str | None
     created_at: float
@@ -161,9 +163,10 @@ def check_data(attempt: Attempt, fingerprint: str) -> None:
 
 
 def accept_data(store: Store, run_id: str) -> None:
-    """Let the run go on with whatever data set it finds next."""
+    """Let the run go on with whatever data set it finds next; what it knows of the old one's stream is void."""
     with store.write() as connection:
         _update(connection, run_id, data_fingerprint=None)
+        streams.forget(connection, run_id)
 
 
 def set_allowance(attempt: Attempt, step: int, tokens: int) -> None:
@@ -233,7 +236,7 @@ def _load(connection: Connection, query: Select[Any]) -> list[Run]:
 
 def _run(row: Row[Any], wall_s: float) -> Run:
     values = dict(row._mapping)
-    del values["next_prompt_index"], values["last_ready_order"]
+    del values["last_ready_order"]
     return Run(**values, wall_s=wall_s)
 
 

@@ -212,7 +212,7 @@ stream_positions = Table(
     run_column(primary_key=True),
     Column("index", Integer, primary_key=True, comment="The worker, from 0."),
     Column("row_index", BigInteger, primary_key=True, comment="The next row that the stream gives from here."),
-    column("state", JSON, "What the stream says of its position."),
+    column("state", JSON, "What the stream says of its position, a digest of the next rows, and whether it ends."),
     column("at", Double, "When it was noted."),
 )
 

@@ -1,8 +1,6 @@
 """A crash in every single write of a run, before and after its commit; then the run is resumed to its end."""
 
 import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +10,9 @@ from agrpo.store.verify import verify
 from tests.chaos.miniature import RUN, Crash, CrashingStore, ledger_weights, live, migrate, open_store
 
 
-@pytest.fixture
-def memory(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: a process that dies loses nothing it wrote, synced or not."""
-    place = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=place if place.is_dir() else tmp_path) as folder:
-        migrate(Path(folder))
-        yield Path(folder)
+@pytest.fixture(autouse=True)
+def migrated(memory: Path) -> None:
+    migrate(memory)
 
 
 def test_the_undisturbed_run_goes_through_every_status(memory: Path) -> None:

@@ -5,7 +5,8 @@ import datasets
 import pytest
 
 from agrpo.errors import BadInput
-from agrpo.rollout.prompts import NUM_ROWS_KEPT, PromptSource, open_prompts
+from agrpo.rollout.prompts import PromptSource, open_prompts
+from agrpo.rollout.streams import NUM_ROWS_KEPT
 from tests.rollout.run_world import rows
 
 
@@ -45,7 +46,8 @@ def test_a_stream_is_read_forward_only_as_far_as_claims_need() -> None:
     source = open_prompts(stream, num_epochs=1)
     assert source.stop_index(16) == 16
     assert places(source, [0, 1, 15]) == [(0, 0, 0), (0, 1, 1), (0, 15, 15)]
-    assert stream.num_read == 16
+    assert source.stop_index(10) == 16
+    assert stream.num_read == source.num_read == 16
 
 
 def test_a_stream_that_ends_begins_the_next_epoch() -> None:
