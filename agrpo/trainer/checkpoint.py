@@ -1,20 +1,25 @@
 """Checkpoints that are whole or not there: written aside, renamed, marked complete, then named in the store."""
 
+import errno
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
 
+from agrpo.errors import Outage
 from agrpo.store import Attempt, checkpoints, runs
 
 MARKER = "complete.json"
 """Written last: size and digest of every other file."""
 ROLLOUT_STATE = "rollout_state.json"
 _CHUNK = 1 << 22
+_SPARE_BYTES = 1 << 16
+"""With less than this a disk is full, whatever the library says that failed to write to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,8 @@ class CheckpointShelf:
         folder = self._aside(step)
         for rubbish in self._root.glob("tmp-*"):
             shutil.rmtree(rubbish, ignore_errors=True)
-        folder.mkdir(parents=True)
+        _make_folder(self._root)
+        folder.mkdir()
         self._reached("begun")
         return folder
 
@@ -86,6 +92,29 @@ class CheckpointShelf:
     def _unnamed(self, named: set[str]) -> list[Path]:
         folders = [*self._root.glob("checkpoint-*"), *self._root.glob("tmp-*")]
         return sorted(path for path in folders if path.name not in named)
+
+
+@contextmanager
+def room_for(folder: Path, step: int) -> Iterator[None]:
+    """Raise Outage when what is written below `folder` fails for lack of room, in whichever words of which library."""
+    try:
+        yield
+    except Exception as error:
+        if not _is_full(folder, error):
+            raise
+        for half in folder.glob(f"tmp-{step}-*"):
+            shutil.rmtree(half, ignore_errors=True)
+        raise Outage(
+            f"the checkpoint of step {step} found no room on the disk of {folder}: make some; until then the run stays "
+            "at the checkpoint before"
+        ) from error
+
+
+def _is_full(folder: Path, error: Exception) -> bool:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return "No space left" in str(error) or shutil.disk_usage(nearest).free < _SPARE_BYTES
 
 
 def seal(filled: Path, final: Path) -> str:
@@ -175,6 +204,14 @@ def _chunks(path: Path) -> Iterator[bytes]:
 def _sync_folders(folder: Path) -> None:
     for path in [folder, *(inner for inner in folder.rglob("*") if inner.is_dir())]:
         _sync_folder(path)
+
+
+def _make_folder(folder: Path) -> None:
+    """A folder that a power cut does not take away, nor those above it."""
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync_folder(folder.parent)
 
 
 def _sync_folder(folder: Path) -> None:
