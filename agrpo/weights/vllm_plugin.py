@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import safe_open
@@ -104,7 +104,8 @@ class ParameterNames:
 
 def text_model(model: torch.nn.Module) -> torch.nn.Module:
     """The part that answers: all of a model for text."""
-    return model.get_language_model() if supports_multimodal(model) else model
+    text: Any = model.get_language_model() if supports_multimodal(model) else model
+    return cast("torch.nn.Module", text)
 
 
 def register() -> None:
