@@ -1,12 +1,14 @@
 """How a process of a run says why it ended, and what the launcher does about it."""
 
+import contextlib
+import errno
 import sys
 import traceback
 from collections.abc import Callable
 from enum import Enum
 from typing import NoReturn
 
-from agrpo.errors import BadInput, LeaseLost, Outage
+from agrpo.errors import BadInput, LeaseLost, Outage, StoreError
 
 DONE = 0
 BAD_INPUT = 2
@@ -66,8 +68,12 @@ def run(main: Callable[[], None]) -> NoReturn:
         leave(LEASE_LOST, f"lease lost: {error}")
     except Outage as error:
         leave(OUTAGE, f"outage: {error}")
-    except BadInput as error:
+    except (BadInput, StoreError) as error:
         leave(BAD_INPUT, f"{REFUSAL}{error}")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            leave(BUG, traceback.format_exc())
+        leave(OUTAGE, f"outage: {error}")
     except Exception:
         leave(BUG, traceback.format_exc())
     sys.exit(DONE)
@@ -75,5 +81,6 @@ def run(main: Callable[[], None]) -> NoReturn:
 
 def leave(code: int, message: str) -> NoReturn:
     """Say why, and go."""
-    print(message, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a full disk may have no room for the words, but for the code
+        print(message, file=sys.stderr, flush=True)
     sys.exit(code)

@@ -19,6 +19,20 @@ FROZEN_AFTER_S = 30
 """A PostgreSQL client that says nothing for so long inside a transaction is frozen, and must not hold its locks."""
 
 
+_NO_ROOM = "has no room left: make some on its disk; a run goes on by itself, or is resumed"
+_READ_ONLY = "cannot be written: make it writable, or name another place in store.url, then resume the run"
+_DAMAGED = "is damaged: put a copy of it back, then resume the run"
+_KNOWN_FAILURES: tuple[tuple[str, type[StoreError] | type[StoreOutage], str], ...] = (
+    ("database or disk is full", StoreOutage, _NO_ROOM),
+    ("No space left on device", StoreOutage, _NO_ROOM),
+    ("readonly database", StoreError, _READ_ONLY),
+    ("read-only transaction", StoreError, _READ_ONLY),
+    ("disk image is malformed", StoreError, _DAMAGED),
+    ("file is not a database", StoreError, _DAMAGED),
+)
+"""What databases say of a disk, which error it is, and what to do."""
+
+
 class Store:
     """A SQL database that holds runs: a SQLite file or a PostgreSQL database."""
 
@@ -127,7 +141,11 @@ def _outages(engine: Engine) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
+        where = engine.url.render_as_string(hide_password=True)
+        reason = str(error.orig).strip()
+        for words, kind, advice in _KNOWN_FAILURES:
+            if words in reason:
+                raise kind(f"database {where} {advice} ({reason})") from error
         if not isinstance(error, OperationalError) and not error.connection_invalidated:
             raise
-        where = engine.url.render_as_string(hide_password=True)
-        raise StoreOutage(f"database {where} did not answer: {str(error.orig).strip()}") from error
+        raise StoreOutage(f"database {where} did not answer: {reason}") from error
