@@ -20,7 +20,13 @@ from agrpo.rollout.threads import CallOverran
 
 RETRY_DELAYS_S = (1.0, 2.0, 4.0, 8.0)
 REFUSAL_WINDOW_S = 0.25
-"""How long the first rollout of a group goes ahead of the others: a refused prompt is refused within it."""
+REFUSAL_WINDOW_FRAC = 0.1
+"""How long the first rollout of a group goes ahead of the others, at least and as a share of what rollouts take: a
+refused prompt is refused within it, later by a busy server."""
+MAX_HELD_SHARE = 0.25
+"""Slots that may be lent to further groups meanwhile."""
+_MEMORY = 0.1
+"""Weight of the newest rollout in what rollouts usually take."""
 
 
 class GroupFailed(Exception):
@@ -47,6 +53,8 @@ class GroupGenerator:
         self.num_retries = 0
         self.num_open = 0
         """Rollouts of started groups that have not come back, with or without a slot."""
+        self._num_held = 0
+        self._usual_s = 0.0
         self._loop = loop
         self._run_id = run_id
         self._slots = slots
@@ -63,10 +71,13 @@ class GroupGenerator:
         versions: list[int] = []
         failures: list[GroupFailed] = []
         tasks: list[asyncio.Task[Member | None]] = []
+        first_begins = asyncio.Event()
         self.num_open += num_generations
 
         def start(number: int) -> RolloutPlace:
             versions.append(version())
+            if number == 0:
+                first_begins.set()
             own = None if journal is None else journal.member(number, versions[-1])
             return RolloutPlace(self._run_id, prompt.prompt_index, number, journal=own, row=prompt.row)
 
@@ -78,7 +89,7 @@ class GroupGenerator:
                     tasks.append(members.create_task(member))
                     tasks[-1].add_done_callback(self._close_one)
                     if number == 0:
-                        await asyncio.wait(tasks, timeout=REFUSAL_WINDOW_S)
+                        await self._let_go_ahead(tasks[0], first_begins, num_generations - 1)
         except BaseExceptionGroup as errors:
             raise root_error(errors) from errors
         finally:
@@ -90,10 +101,25 @@ class GroupGenerator:
         has_tools = bool(self._tools) or self._environments is not None
         return GeneratedGroup(prompt, group, came_back, [str(failure) for failure in failures], has_tools)
 
+    def has_room(self) -> bool:
+        """Whether another group would find a free slot."""
+        limit = self._slots.limit
+        return self.num_open - min(self._num_held, int(limit * MAX_HELD_SHARE)) < limit
+
     async def _open_journal(self, group_id: int, version: int) -> GroupJournal | None:
         if self._drafts is None:
             return None
         return await open_journal(self._drafts, group_id, version, self._loop.config.max_staleness)
+
+    async def _let_go_ahead(self, first: asyncio.Task[Member | None], begins: asyncio.Event, num_others: int) -> None:
+        """Wait until the first rollout has a slot, and a while longer or for its end."""
+        self._num_held += num_others
+        try:
+            first.add_done_callback(lambda _: begins.set())
+            await begins.wait()
+            await asyncio.wait([first], timeout=max(REFUSAL_WINDOW_S, REFUSAL_WINDOW_FRAC * self._usual_s))
+        finally:
+            self._num_held -= num_others
 
     def _close_one(self, task: asyncio.Task[Member | None]) -> None:
         self.num_open -= 1
@@ -106,7 +132,9 @@ class GroupGenerator:
             place = start()
             begin = time.monotonic()
             try:
-                return await self._outlast(prompt, group_id, place, begin)
+                member = await self._outlast(prompt, group_id, place, begin)
+                self._usual_s += _MEMORY * (member.seconds - self._usual_s)
+                return member
             except Exception as error:
                 failure = _failure(error)
                 if failure is None:

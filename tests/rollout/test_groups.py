@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,14 @@ class Scripted(AsyncRolloutLoop):
         if isinstance(step, Exception):
             raise step
         return step
+
+
+class Patient(Scripted):
+    """Its rollouts never come back."""
+
+    async def generate_one(self, prompt: list[Message], tools: list[Any], group_id: int = 0) -> Rollout:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets the event")
 
 
 def rollout(*output_ids: int, reward: float | None = None) -> Rollout:
@@ -86,6 +95,46 @@ def test_a_group_holds_its_rollouts_in_order_with_its_version_and_columns() -> N
     assert group.prompts == [[{"role": "user", "content": "0"}]] * 2
     assert group.rollout_rewards == [None, 0.5]
     assert num_sample_tokens(group) == 9
+
+
+def test_the_first_rollout_goes_ahead_from_the_moment_it_has_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 5: a prompt that waited for its turn is not asked for by all its rollouts at once."""
+    monkeypatch.setattr(groups, "REFUSAL_WINDOW_S", 0.05)
+    loop, slots = scripted(*[RequestRefused("400")] * 4, num_generations=4), Slots(4)
+    generator = GroupGenerator(loop, "run", slots)
+
+    async def run() -> None:
+        async with contextlib.AsyncExitStack() as busy:
+            for _ in range(4):
+                await busy.enter_async_context(slots)
+            waiting = asyncio.create_task(generator.generate(prompt(), 3, lambda: 7))
+            await asyncio.wait([waiting], timeout=0.2)
+            assert loop.num_calls == 0
+        with pytest.raises(GroupFailed):
+            await waiting
+
+    asyncio.run(run())
+    assert loop.num_calls == 1
+
+
+def test_slots_that_rollouts_do_not_take_yet_are_lent_to_other_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "REFUSAL_WINDOW_S", 5.0)
+    generator = GroupGenerator(scripted(num_generations=8, loop_cls=Patient), "run", Slots(16))
+
+    async def run() -> int:
+        started = []
+        while generator.has_room():
+            started.append(asyncio.create_task(generator.generate(prompt(), 3, lambda: 7)))
+            for _ in range(10):
+                await asyncio.sleep(0)
+        for group in started:
+            group.cancel()
+        await asyncio.gather(*started, return_exceptions=True)
+        return len(started)
+
+    # 8 rollouts each, of which 7 wait: 16 slots and 4 lent ones let a third group start, and no fourth.
+    assert asyncio.run(run()) == 3
+    assert generator.num_open == 0 and generator.has_room()
 
 
 @pytest.mark.parametrize(
