@@ -64,13 +64,15 @@ class _Draft:
                 self.candidates.append(turn.output_sampling_mask[i] if turn.output_sampling_mask is not None else None)
 
     def finish(self) -> TrainingSequence:
-        top = [_known(entry, allowed) for entry, allowed in zip(self.top, self.candidates, strict=True)]
+        has_top = _all_given(self.top)
+        pairs = zip(self.top, self.candidates, strict=True) if has_top else ()
+        top = [_known(entry, allowed) for entry, allowed in pairs]
         return TrainingSequence(
             token_ids=np.array(self.token_ids, dtype=np.int32),
             trained=np.array(self.trained, dtype=bool),
             log_probs=np.array(self.log_probs, dtype=np.float32),
-            top_ids=[ids for ids, _ in top] if _all_given(self.top) else None,
-            top_log_probs=[log_probs for _, log_probs in top] if _all_given(self.top) else None,
+            top_ids=[ids for ids, _ in top] if has_top else None,
+            top_log_probs=[log_probs for _, log_probs in top] if has_top else None,
             candidates=[np.array(ids, dtype=np.int32) for ids in self.candidates if ids is not None]
             if _all_given(self.candidates)
             else None,

@@ -2,26 +2,19 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from agrpo.errors import MalformedAnswer, ServerOutage
 from agrpo.records import TurnRecord
 
 Json = dict[str, Any]
+Pairs = list[tuple[int, object]]
+"""Token ids and their log-probabilities, as the server wrote them."""
 
 VLLM_FLOOR = -9999.0
 """vLLM writes this for minus infinity and NaN, which JSON cannot hold."""
 _TOKEN_PREFIX = "token_id:"
 _UNFINISHED = {"abort", "error"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    """One generated token as the server describes it."""
-
-    log_prob: object
-    top: list[tuple[int, object]]
 
 
 def from_token_endpoint(answer: Json, prompt_ids: list[int], num_top: int, restricted: bool) -> TurnRecord:
@@ -33,12 +26,11 @@ def from_token_endpoint(answer: Json, prompt_ids: list[int], num_top: int, restr
     try:
         choice = answer["choices"][0]
         ids = _ids(choice["token_ids"])
-        tokens = [
-            _Token(entry["logprob"], [(top["token_id"], top["logprob"]) for top in entry.get("top_logprobs") or []])
-            for entry in choice["logprobs"]["content"]
-        ]
+        entries = choice["logprobs"]["content"]
+        log_probs = [entry["logprob"] for entry in entries]
+        tops = [_pairs(entry) for entry in entries] if num_top else None
         versions = [(str(v["version"]), int(v["start"]), int(v["end"])) for v in choice.get("weight_versions") or []]
-        turn = _turn(choice, prompt_ids, ids, tokens, num_top, versions)
+        turn = _turn(choice, prompt_ids, ids, log_probs, tops, num_top, versions)
     except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
         raise MalformedAnswer(f"generate answer lacks or garbles {error!r}: {str(answer)[:200]}") from error
     return with_candidates(turn, choice.get("sampling_mask")) if restricted else turn
@@ -50,12 +42,10 @@ def from_completions(answer: Json, prompt_ids: list[int], num_top: int) -> TurnR
         choice = answer["choices"][0]
         ids = _ids(choice["token_ids"])
         logprobs = choice["logprobs"]
-        tops = logprobs.get("top_logprobs") or [None] * len(logprobs["token_logprobs"])
-        tokens = [
-            _Token(value, [(int(key.removeprefix(_TOKEN_PREFIX)), log_prob) for key, log_prob in (top or {}).items()])
-            for value, top in zip(logprobs["token_logprobs"], tops, strict=True)
-        ]
-        return _turn(choice, prompt_ids, ids, tokens, num_top, [])
+        log_probs = logprobs["token_logprobs"]
+        named = logprobs.get("top_logprobs") or [None] * len(log_probs)
+        tops = [[(int(key.removeprefix(_TOKEN_PREFIX)), value) for key, value in (top or {}).items()] for top in named]
+        return _turn(choice, prompt_ids, ids, log_probs, tops if num_top else None, num_top, [])
     except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
         raise MalformedAnswer(f"completions answer lacks or garbles {error!r}: {str(answer)[:200]}") from error
 
@@ -109,22 +99,27 @@ def _turn(
     choice: Json,
     prompt_ids: list[int],
     ids: list[int],
-    tokens: list[_Token],
+    log_probs: Sequence[object],
+    tops: Sequence[Pairs] | None,
     num_top: int,
     versions: list[tuple[str, int, int]],
 ) -> TurnRecord:
     if choice.get("finish_reason") in _UNFINISHED:
         raise ServerOutage(f"the server ended the request itself: finish_reason {choice['finish_reason']!r}")
-    if len(tokens) != len(ids):
-        raise MalformedAnswer(f"{len(tokens)} log-probabilities for {len(ids)} generated tokens")
+    if len(log_probs) != len(ids) or (tops is not None and len(tops) != len(ids)):
+        raise MalformedAnswer(f"{len(log_probs)} log-probabilities for {len(ids)} generated tokens")
     return TurnRecord(
         prompt_ids=prompt_ids,
         output_ids=ids,
-        output_log_probs=[clean(token.log_prob) for token in tokens],
-        output_sampler_logprobs=[most_likely(token.top, num_top) for token in tokens] if num_top else None,
+        output_log_probs=[clean(value) for value in log_probs],
+        output_sampler_logprobs=None if tops is None else [most_likely(pairs, num_top) for pairs in tops],
         finish_reason=choice.get("finish_reason"),
         weight_versions=versions,
     )
+
+
+def _pairs(entry: Json) -> Pairs:
+    return [(top["token_id"], top["logprob"]) for top in entry.get("top_logprobs") or []]
 
 
 def _ids(value: object) -> list[int]:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from agrpo.errors import BadInput
+from agrpo.errors import AgrpoError, BadInput
 from agrpo.records import GroupCommit
 from agrpo.store import Attempt, drafts, events, groups, metrics, processes, runs, samples, servers, workers
 from agrpo.store.drafts import Draft, NewTurn
@@ -17,6 +17,9 @@ from agrpo.store.servers import ServerRecord
 from agrpo.store.streams import StreamPosition
 
 T = TypeVar("T")
+
+KEEP_INTERVAL_S = 0.02
+"""Turns that come back so close together share a transaction; one alone is stored at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,8 @@ class Ledger:
         self._index = _worker_index(attempt, process_id)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._turns: queue.SimpleQueue[NewTurn] = queue.SimpleQueue()
+        self._next_flush_at = 0.0
+        self._flush_timer: asyncio.TimerHandle | None = None
         self._failure: BaseException | None = None
 
     async def view(self) -> View:
@@ -76,21 +81,22 @@ class Ledger:
 
     async def commit(self, group: GroupCommit) -> None:
         """Store a finished group, in one transaction."""
-        await self._call(lambda: groups.commit(self._attempt, group))
+        await self._after_turns(lambda: groups.commit(self._attempt, group))
 
     async def drafts(self, group_id: int) -> list[Draft]:
         """The unfinished rollouts of a claimed group."""
-        return await self._call(lambda: drafts.of_group(self._attempt.store, group_id))
+        return await self._after_turns(lambda: drafts.of_group(self._attempt.store, group_id))
 
     async def discard(self, group_id: int) -> None:
         """Forget them."""
-        await self._call(lambda: drafts.discard(self._attempt, group_id))
+        await self._after_turns(lambda: drafts.discard(self._attempt, group_id))
 
     def keep(self, turn: NewTurn) -> None:
-        """Store a turn before anything that is called later; turns that wait together share a transaction."""
+        """Store a turn soon, and before anything that is done with its group later."""
         self._turns.put(turn)
-        flushed = asyncio.get_running_loop().run_in_executor(self._thread, self._flush)
-        flushed.add_done_callback(self._note_failure)
+        if self._flush_timer is None:
+            loop = asyncio.get_running_loop()
+            self._flush_timer = loop.call_at(max(loop.time(), self._next_flush_at), self._start_flush)
 
     async def skip(self, group_id: int, reason: str, message: str | None = None) -> None:
         """Drop a claimed prompt without rollouts, with an event when there is something to say."""
@@ -100,7 +106,7 @@ class Ledger:
             if message is not None:
                 events.add(self._attempt, f"prompt_{reason}", message, group_id=group_id)
 
-        await self._call(skip)
+        await self._after_turns(skip)
 
     async def skipped(self, start: int, stop: int) -> dict[str, int]:
         """How many of these prompts gave no rollouts, by reason, in any worker."""
@@ -138,8 +144,18 @@ class Ledger:
         await self._call(distrust)
 
     def close(self) -> None:
-        """Let the call in progress end and take no more."""
+        """Let the call in progress end and take no more; turns that were kept are stored where that is possible."""
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
         self._thread.shutdown(wait=True, cancel_futures=True)
+        with contextlib.suppress(AgrpoError):
+            self._flush()
+
+    def _start_flush(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._flush_timer, self._next_flush_at = None, loop.time() + KEEP_INTERVAL_S
+        flushed = loop.run_in_executor(self._thread, self._flush)
+        flushed.add_done_callback(self._note_failure)
 
     def _flush(self) -> None:
         turns = []
@@ -152,6 +168,15 @@ class Ledger:
     def _note_failure(self, flushed: "asyncio.Future[None]") -> None:
         if not flushed.cancelled():
             self._failure = self._failure or flushed.exception()
+
+    async def _after_turns(self, function: Callable[[], T]) -> T:
+        """Run on the store's thread what must not come before the turns that were kept."""
+
+        def run() -> T:
+            self._flush()
+            return function()
+
+        return await self._call(run)
 
     async def _call(self, function: Callable[[], T]) -> T:
         if self._failure is not None:

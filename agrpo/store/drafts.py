@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, and_, delete, func, insert, select
 
 from agrpo.errors import StatusConflict
 from agrpo.records import TurnRecord
@@ -43,13 +43,20 @@ class Draft:
 
 def add(attempt: Attempt, turns: Sequence[NewTurn]) -> None:
     """Store turns, all in one transaction. Raises StatusConflict when one's group is no longer claimed."""
-    rows = [_row(new) for new in turns]
+    kept = _last_word(turns)
+    first = {(new.group_id, new.member): new for new in reversed(kept)}
+    rows = [_row(new) for new in kept]
     with attempt.write() as connection:
-        for new, row in zip(turns, rows, strict=True):
-            _open_rollout(connection, attempt.run_id, new)
-            here = (_turns.group_id == new.group_id, _turns.member == new.member)
-            connection.execute(delete(schema.turns).where(*here, _turns.turn >= new.position))
-            connection.execute(insert(schema.turns).values(**row))
+        _check_claimed(connection, attempt.run_id, {new.group_id for new in kept})
+        lengths = _stored_lengths(connection, {new.group_id for new in kept})
+        fresh = [_empty_rollout(new) for key, new in first.items() if key not in lengths]
+        if fresh:
+            connection.execute(insert(schema.rollouts), fresh)
+        for key, new in first.items():
+            if lengths.get(key, 0) > new.position:
+                here = (_turns.group_id == new.group_id, _turns.member == new.member)
+                connection.execute(delete(schema.turns).where(*here, _turns.turn >= new.position))
+        connection.execute(insert(schema.turns), rows)
 
 
 def of_group(store: Store, group_id: int) -> list[Draft]:
@@ -81,13 +88,35 @@ def _row(new: NewTurn) -> dict[str, Any]:
     return turn_row(new.group_id, new.member, new.position, held, new.turn)
 
 
-def _open_rollout(connection: Connection, run_id: str, new: NewTurn) -> None:
-    status = select(_groups.status).where(_groups.id == new.group_id, _groups.run_id == run_id)
-    if connection.execute(status).scalar() != "claimed":
-        raise StatusConflict(f"group {new.group_id} is no longer claimed: no turn can be added")
-    known = select(_rollouts.member).where(_rollouts.group_id == new.group_id, _rollouts.member == new.member)
-    if connection.execute(known).first() is None:
-        empty = {"completion": [], "num_generated": 0, "tool_call_count": 0, "tool_failure_count": 0}
-        unscored = {"terminated": False, "rewards": {}, "advantage": 0.0, "rollout_id": ""}
-        key = {"group_id": new.group_id, "member": new.member, "status": "open", "version": new.version}
-        connection.execute(insert(schema.rollouts).values(**key, **empty, **unscored))
+def _last_word(turns: Sequence[NewTurn]) -> list[NewTurn]:
+    """What is left of turns that came one after the other, when each replaces those at its place and after."""
+    kept: dict[tuple[int, int], list[NewTurn]] = {}
+    for new in turns:
+        earlier = kept.get((new.group_id, new.member), [])
+        kept[new.group_id, new.member] = [*(turn for turn in earlier if turn.position < new.position), new]
+    return [new for of_rollout in kept.values() for new in of_rollout]
+
+
+def _check_claimed(connection: Connection, run_id: str, group_ids: set[int]) -> None:
+    claimed = select(_groups.id).where(_groups.id.in_(group_ids), _groups.run_id == run_id, _groups.status == "claimed")
+    lost = group_ids - set(connection.execute(claimed).scalars())
+    if lost:
+        raise StatusConflict(f"group {min(lost)} is no longer claimed: no turn can be added")
+
+
+def _stored_lengths(connection: Connection, group_ids: set[int]) -> dict[tuple[int, int], int]:
+    """Turns that each known rollout of these groups has, by group and member."""
+    same = and_(_turns.group_id == _rollouts.group_id, _turns.member == _rollouts.member)
+    query = (
+        select(_rollouts.group_id, _rollouts.member, func.coalesce(func.max(_turns.turn) + 1, 0))
+        .select_from(schema.rollouts.outerjoin(schema.turns, same))
+        .where(_rollouts.group_id.in_(group_ids))
+        .group_by(_rollouts.group_id, _rollouts.member)
+    )
+    return {(group_id, member): length for group_id, member, length in connection.execute(query)}
+
+
+def _empty_rollout(new: NewTurn) -> dict[str, Any]:
+    empty = {"completion": [], "num_generated": 0, "tool_call_count": 0, "tool_failure_count": 0}
+    unscored = {"terminated": False, "rewards": {}, "advantage": 0.0, "rollout_id": ""}
+    return {"group_id": new.group_id, "member": new.member, "status": "open", "version": new.version} | empty | unscored
