@@ -24,20 +24,22 @@ class VllmServer:
     """The checkpoint that it started from."""
     weights_dir: Path
     """What a Publisher for it takes as folder."""
+    second_run_dir: Path
+    """Output folder of a run whose weights it reads, too."""
     log_path: Path
 
 
 @contextmanager
 def serving(model_path: Path, folder: Path, **settings: object) -> Iterator[VllmServer]:
     """Start a server with the model, wait until it is healthy, end it and all its processes afterwards."""
-    weights_dir = folder / "weights"
+    weights_dir, second_run_dir = folder / "weights", folder / "second"
     chosen: dict[str, object] = {
         "model": str(model_path),
         "port": free_port(),
         "max_model_len": 256,
         "max_logprobs": 32,
         "threads": min(2, os.cpu_count() or 1),
-        "weights_folders": weights_folders(weights_dir),
+        "weights_folders": (*weights_folders(weights_dir), *weights_folders(second_run_dir / "weights")),
     }
     command, env = server_command(ServerSettings(**{**chosen, **settings}))
     url = f"http://127.0.0.1:{chosen['port']}"
@@ -49,6 +51,6 @@ def serving(model_path: Path, folder: Path, **settings: object) -> Iterator[Vllm
         while not is_healthy(url, 2.0):
             assert not process.has_ended() and time.monotonic() < deadline, last_lines(log_path, 40)
             time.sleep(0.2)
-        yield VllmServer(url, model_path, weights_dir, log_path)
+        yield VllmServer(url, model_path, weights_dir, second_run_dir, log_path)
     finally:
         end_all([process], 10.0)
