@@ -174,7 +174,7 @@ class EvaluationSettings(Section):
 
 
 class LimitSettings(Section):
-    """When a run that keeps dying gives up."""
+    """How processes that die are started again, and when a run that keeps dying gives up."""
 
     max_attempts: int = Field(default=20, ge=1)
     """How often a run may be started or resumed."""
@@ -182,3 +182,6 @@ class LimitSettings(Section):
     """How often each of its processes is restarted in one attempt."""
     backoff_s: float = Field(default=1.0, ge=0)
     """Pause before the first restart, doubled each time, in seconds."""
+    standby: bool = False
+    """Keep a second process of each worker loaded, which takes over at once when the worker dies. It costs the
+    worker's memory once more, and imports your rewards, tools and data a second time."""

@@ -43,6 +43,10 @@ class ChildSpec:
     steady_after_s: float = 600.0
     backoff_s: float = 1.0
     """Wait before the first restart, doubled for each further one up to a minute."""
+    silence_limit_s: float | None = None
+    """A loop of it that has said so once must say again within this time that it is alive; None: none has to."""
+    standby_after_s: float | None = None
+    """Keep a second process of it ready (standby.py) once it has run so long; None: none."""
 
     @property
     def name(self) -> str:
@@ -81,12 +85,15 @@ class ChildProcess(Protocol):
 class SupervisedProcess:
     """A command under a supervisor that we started."""
 
-    def __init__(self, spec: ChildSpec, command: tuple[str, ...]) -> None:
+    def __init__(self, spec: ChildSpec, command: tuple[str, ...], ahead: bool = False) -> None:
+        """The command starts when it is released, or `ahead` of that and then reads its id from stdin."""
         spec.log_path.parent.mkdir(parents=True, exist_ok=True)
         options = ["--log", str(spec.log_path.absolute()), "--kill-after", str(TERMINATION_S)]
+        options += ["--ahead"] if ahead else []
         if spec.orphan_grace_s > 0:
             path = adoption_path(spec.log_path.absolute())
             options += ["--grace", str(spec.orphan_grace_s), "--adoption", str(path)]
+        self._is_released = False
         self._supervisor = open_supervisor([*options, "--", *command], spec.env, spec.cwd)
         assert self._supervisor.stdout is not None
         announced = self._supervisor.stdout.readline().split()
@@ -100,6 +107,7 @@ class SupervisedProcess:
 
     def release(self, process_id: int) -> None:
         """Tell the supervisor the id, which starts the command."""
+        self._is_released = True
         assert self._supervisor.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # a dead supervisor is noticed by has_ended
             self._supervisor.stdin.write(f"{process_id}\n".encode())
@@ -119,7 +127,9 @@ class SupervisedProcess:
         return status if status is None or status <= 128 else 128 - status
 
     def terminate(self) -> None:
-        """The supervisor's SIGTERM is the order to end the child."""
+        """The supervisor's SIGTERM is the order to end the child; while it waits for the id it reads nothing else."""
+        if not self._is_released:
+            self.let_go()
         self._supervisor.terminate()
 
     def let_go(self) -> None:

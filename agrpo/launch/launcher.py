@@ -19,6 +19,8 @@ from agrpo.launch.child import ChildProcess, ChildSpec, end_all, last_lines
 from agrpo.launch.ends import give_up, may_restart
 from agrpo.launch.health import Healthy, ServerWatch
 from agrpo.launch.lease import LeaseKeeper
+from agrpo.launch.loops import LoopWatch
+from agrpo.launch.standby import Standby
 from agrpo.launch.tracked import ChildView, Tracked, backoff_s, giving_up, open_process, register
 from agrpo.store import Attempt, events, processes, servers
 from agrpo.store.processes import Kind, ProcessRecord
@@ -47,6 +49,7 @@ class Launcher:
         self._stopping = threading.Event()
         self._changed = threading.Condition(threading.RLock())
         self._lease = LeaseKeeper(attempt, lease_ttl_s, renew_every_s, self._fail)
+        self._loops = LoopWatch(attempt)
         self._threads = [threading.Thread(target=self._supervise, name="supervision", daemon=True)]
         self._watch = None if healthy is None else ServerWatch(attempt, healthy, self.live_servers, self.end_hung)
         if self._watch is not None:
@@ -151,6 +154,8 @@ class Launcher:
                     self._changed.notify_all()
                 elif child.state == "restarting" and time.monotonic() >= child.restart_at:
                     self._restart(child)
+                elif child.state == "running":
+                    child.standby.keep()
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """End every child at once and wait until nothing of them is left: SIGTERM, and SIGKILL after `timeout_s`.
@@ -172,8 +177,8 @@ class Launcher:
         self._lease.stop()
 
     def _to_be_ended(self) -> list[ChildProcess]:
-        running = [child for child in list(self._children) if child.state == "running"]
-        return [child.process for child in running if not (self._lost and child.spec.orphan_grace_s > 0)]
+        ours = [child for child in list(self._children) if not (self._lost and child.spec.orphan_grace_s > 0)]
+        return [process for child in ours for process in child.living()]
 
     def _in_run_dir(self, spec: ChildSpec) -> ChildSpec:
         return replace(spec, log_path=self.run_dir.absolute() / spec.log_path)
@@ -183,10 +188,10 @@ class Launcher:
         if any((c.spec.kind, c.spec.index) == (spec.kind, spec.index) for c in self._children):
             raise BadInput(f"{spec.name} has been started already: give each child of a kind its own index")
 
-    def _launch(self, spec: ChildSpec) -> tuple[ChildProcess, int]:
+    def _launch(self, spec: ChildSpec, standby: Standby | None = None) -> tuple[ChildProcess, int]:
         if self._stopping.is_set():
             raise ChildFailed(f"{spec.name} is not started: the launcher has been stopped")
-        process = open_process(spec)
+        process = open_process(spec, standby)
         with giving_up(process):
             process_id = register(self.attempt, spec, process)
             process.release(process_id)
@@ -241,7 +246,7 @@ class Launcher:
 
     def _restart(self, child: Tracked) -> None:
         child.restart_at = time.monotonic() + 1.0  # when the store is away: not at every tick
-        child.restarted(*self._launch(child.spec))
+        child.restarted(*self._launch(child.spec, child.standby))
 
     def _mark_servers(self, process_id: int, state: servers.State) -> None:
         for row in servers.servers(self.attempt.store, self.attempt.run_id):
@@ -278,12 +283,13 @@ class Launcher:
         if isinstance(error, LeaseLost):
             self._lost = True
             for child in list(self._children):
-                child.process.let_go()
+                child.let_go()
 
     def _supervise(self) -> None:
         while not self._stopping.wait(_TICK_S):
             try:
                 self.poll()
+                self._loops.check(list(self._children), self.end_hung)
             except Outage:
                 continue
             except Exception as error:

@@ -1,6 +1,6 @@
 """Runs one command for an owner and ends all of it when the owner is gone.
 
-    supervisor.py [--grace S] [--kill-after S] [--log FILE] [--adoption FILE] -- command...
+    supervisor.py [--grace S] [--kill-after S] [--log FILE] [--adoption FILE] [--ahead] -- command...
     supervisor.py --guard PGID [--grace S] [--kill-after S]
 
 The owner is the parent, noticed by the end of file on stdin. When it is gone the command gets `--grace` seconds in
@@ -8,10 +8,10 @@ which somebody may adopt it by locking the adoption file (a POSIX lock, which th
 dies); the holder is the owner from then on. Nobody came, or a SIGTERM: SIGTERM to the command's process group, after
 `--kill-after` seconds SIGKILL to everything it ever started. A second SIGTERM brings the SIGKILL forward.
 
-The command starts only when its owner has written the id under which it was registered to stdin: what nobody can find
-must not run. The id replaces the argument `{process_id}`. Before that, stdout gets one line, "PID START_TIME".
-The exit status is the command's, 128 + n for signal n.
-
+stdout gets one line, "PID START_TIME". The command starts only when its owner has written the id under which it was
+registered to stdin: what nobody can find must not run. The id replaces the argument `{process_id}`. With `--ahead` it
+starts at once, that argument is `-`, and it reads the id from its stdin before it touches anything; the end of that
+file means that nobody needs it. The exit status is the command's, 128 + n for signal n.
 Standard library only, and run by its path: it starts in 20 ms.
 """
 
@@ -100,14 +100,14 @@ def terminate_group(leader: int) -> None:
 class Command:
     """A command that this process starts in a process group of its own."""
 
-    def __init__(self, argv: list[str]) -> None:
+    def __init__(self, argv: list[str], ahead: bool) -> None:
         # Orphans of the command come to us instead of init, so kill() finds them wherever they went.
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         read_end, self._go = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self._go)
-            _exec_when_told(read_end, argv)
+            _exec(read_end, argv, ahead)
         os.close(read_end)
         with contextlib.suppress(OSError):  # the child does the same; whoever is first
             os.setpgid(self.pid, self.pid)
@@ -176,9 +176,8 @@ class Owner:
         if self._parent is not None or not self.refuse_adoption(keep=False):
             self._gone_since = None
             return -1.0
-        now = time.monotonic()
-        self._gone_since = now if self._gone_since is None else self._gone_since
-        return now - self._gone_since
+        self._gone_since = self._gone_since or time.monotonic()
+        return time.monotonic() - self._gone_since
 
     def refuse_adoption(self, keep: bool = True) -> bool:
         """Take the adoption lock ourselves (for good, or just to see whether it is free); False: it is taken."""
@@ -241,13 +240,13 @@ def supervise(charge: Command | Group, owner: Owner, requests: Requests, grace_s
 def main() -> int:
     """Entry point; see the top of the file."""
     options = _arguments()
-    requests = Requests()
     owner = Owner(options.adoption)
     if options.guard is not None:
-        return supervise(Group(options.guard), owner, requests, options.grace, options.kill_after)
+        return supervise(Group(options.guard), owner, Requests(), options.grace, options.kill_after)
     if options.log:
         os.dup2(os.open(options.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 2)
-    command = Command(options.command)
+    command = Command(options.command, options.ahead)
+    requests = Requests()  # only now: a SIGTERM that meets the fork before its own handlers would be lost
     _announce(command.pid)
     command.start(process_id := os.read(0, 64).strip())
     status = supervise(command, owner, requests, options.grace if process_id else 0.0, options.kill_after)
@@ -264,6 +263,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--kill-after", type=float, default=10.0, help="seconds from SIGTERM to SIGKILL")
     parser.add_argument("--log", help="file that output is appended to")
     parser.add_argument("--adoption", metavar="FILE", help="whoever locks this file adopts the command")
+    parser.add_argument("--ahead", action="store_true", help="start the command before its id is known")
     parser.add_argument("command", nargs="*", help="the command, after --")
     options = parser.parse_args()
     if (options.guard is None) == (not options.command):
@@ -278,16 +278,15 @@ def _announce(pid: int) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def _exec_when_told(go: int, argv: list[str]) -> NoReturn:
-    """The forked half: its own group, the log as output, then the command."""
+def _exec(go: int, argv: list[str], ahead: bool) -> NoReturn:
+    """The forked half: its own group, the log as output, then the command, unless `ahead` only when told."""
     try:
         os.setpgid(0, 0)
-        signal.set_wakeup_fd(-1)
-        for changed in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        for changed in (signal.SIGINT, signal.SIGPIPE):  # Python's own
             signal.signal(changed, signal.SIG_DFL)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(go if ahead else os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(2, 1)
-        process_id = os.read(go, 64).decode()
+        process_id = "-" if ahead else os.read(go, 64).decode()
         if not process_id:
             os._exit(0)
         os.execvp(argv[0], [process_id if argument == PLACEHOLDER else argument for argument in argv])

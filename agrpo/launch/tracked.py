@@ -9,6 +9,7 @@ from typing import Literal
 from agrpo.launch import exits
 from agrpo.launch.child import ChildProcess, ChildSpec, SupervisedProcess, last_lines
 from agrpo.launch.spawned import SpawnedProcess
+from agrpo.launch.standby import Standby
 from agrpo.store import Attempt, processes, servers
 from agrpo.store.processes import Kind
 
@@ -47,6 +48,10 @@ class Tracked:
     in_a_row: int = 0
     restart_at: float = 0.0
     """When a restart is due, by `time.monotonic()`."""
+    standby: Standby = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.standby = Standby(self.spec)
 
     def enter(self, state: State) -> None:
         """Change the state now."""
@@ -58,6 +63,15 @@ class Tracked:
         self.started_at = time.monotonic()
         self.restarts += 1
         self.enter("running")
+
+    def living(self) -> list[ChildProcess]:
+        """Its process, and the one that stands by."""
+        return [*([self.process] if self.state == "running" else []), *self.standby.living()]
+
+    def let_go(self) -> None:
+        """Be the owner of none of its processes any longer."""
+        for process in (self.process, *self.standby.living()):
+            process.let_go()
 
     def log_end(self) -> str:
         """The last lines of its log, for a message."""
@@ -74,8 +88,11 @@ class Tracked:
         return ChildView(spec.kind, spec.index, self.process.pid, self.state, self.restarts, self.since, self.url)
 
 
-def open_process(spec: ChildSpec) -> ChildProcess:
-    """Start what a spec describes, up to the point where it waits for its id."""
+def open_process(spec: ChildSpec, standby: Standby | None = None) -> ChildProcess:
+    """Start what a spec describes, up to the point where it waits for its id; a living standby is there already."""
+    ready = None if standby is None else standby.take()
+    if ready is not None:
+        return ready
     if callable(spec.command):
         return SpawnedProcess(spec, spec.command)
     return SupervisedProcess(spec, spec.command)

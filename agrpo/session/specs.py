@@ -14,6 +14,8 @@ from agrpo.store import Attempt
 from agrpo.store.processes import Kind
 
 SHARED_MEMORY = Path("/dev/shm")
+STANDBY_AFTER_S = 20.0
+"""A worker has loaded by then, and the cores are free again."""
 
 
 def server(run: RunFile, index: int, placement: Placement) -> ChildSpec:
@@ -34,7 +36,12 @@ def worker(run: RunFile, attempt: Attempt, index: int) -> ChildSpec:
     """A rollout worker; it never sees a GPU."""
     command = (sys.executable, "-m", "agrpo.rollout.worker", *_identity(attempt))
     # Its work is waiting: threads of a math library would only take cores from servers and trainer.
-    return _spec(run, "worker", index, command, {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
+    spec = _spec(run, "worker", index, command, {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
+    return dataclasses.replace(
+        spec,
+        standby_after_s=STANDBY_AFTER_S if run.limits.standby else None,
+        silence_limit_s=run.trainer.rollout_worker_timeout,
+    )
 
 
 def evaluator(run: RunFile, attempt: Attempt) -> ChildSpec:
@@ -46,7 +53,9 @@ def evaluator(run: RunFile, attempt: Attempt) -> ChildSpec:
 def trainer(run: RunFile, attempt: Attempt, placement: Placement) -> ChildSpec:
     """The trainer: one process, torchrun with gloo for several ranks on CPUs, accelerate for several GPUs."""
     command = trainer_command(run, placement, "agrpo.trainer.main", *_identity(attempt))
-    return _spec(run, "trainer", 0, command, trainer_env(placement, run.trainer.threads))
+    spec = _spec(run, "trainer", 0, command, trainer_env(placement, run.trainer.threads))
+    # It speaks at every row; between two of them may lie a weight update, or a checkpoint. As long as other ranks wait.
+    return dataclasses.replace(spec, silence_limit_s=2 * run.trainer.vllm_server_timeout)
 
 
 def trainer_command(run: RunFile, placement: Placement, module: str, *arguments: str) -> tuple[str, ...]:

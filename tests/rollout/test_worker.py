@@ -56,11 +56,17 @@ def run_file_world(folder: Path, server: ScriptedServer, reward: str = "length_r
     return RunWorld(folder, server, config=runfile.stored_config(runfile.parse(given, "test")))
 
 
-def start(world: RunWorld, *before: str) -> subprocess.Popen[bytes]:
+def start(world: RunWorld, *before: str, process_id: str | None = None) -> subprocess.Popen[bytes]:
     arguments = ["--store", world.url, "--run", "run", "--token", str(world.attempt.token)]
-    command = [sys.executable, "-m", "agrpo.rollout.worker", *arguments, "--process-id", str(world.process_id)]
+    arguments += ["--process-id", process_id or str(world.process_id)]
+    command = [*before, sys.executable, "-m", "agrpo.rollout.worker", *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    return subprocess.Popen([*before, *command], stderr=subprocess.PIPE, env=environment)
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+
+
+def stand_by(world: RunWorld) -> subprocess.Popen[bytes]:
+    """A worker that loads now and works when it is told its id."""
+    return start(world, process_id="-")
 
 
 def test_a_killed_worker_loses_only_what_was_in_flight_and_a_lost_lease_ends_the_next(
@@ -71,6 +77,7 @@ def test_a_killed_worker_loses_only_what_was_in_flight_and_a_lost_lease_ends_the
     server.script = lambda prompt, params, n: (hanging if n > 8 else quick)(prompt, params, n)
     world = run_file_world(tmp_path, server)
     worker = start(world)
+    waiting = stand_by(world)
     eventually(lambda: finished(world, 4) and len(server.requests) > 8, START_LIMIT_S)
     worker.kill()
     worker.communicate()
@@ -79,7 +86,10 @@ def test_a_killed_worker_loses_only_what_was_in_flight_and_a_lost_lease_ends_the
 
     server.script = quick
     world.process_id = world.register_worker(1)
-    worker = start(world)
+    worker = waiting
+    assert worker.stdin is not None and worker.poll() is None
+    worker.stdin.write(f"{world.process_id}\n".encode())
+    worker.stdin.flush()
     eventually(lambda: finished(world, 8), START_LIMIT_S)
     assert by_status(world) == {"ready": 8}
     assert samples.pending(world.store, "run")[: len(kept)] == kept

@@ -52,6 +52,13 @@ def test_a_server_outlives_the_launcher_and_is_known_by_its_settings() -> None:
     assert first.settings_hash not in [other.settings_hash for other in others]
 
 
+def test_only_a_worker_has_a_standby_and_only_where_it_is_wanted(attempt: Attempt) -> None:
+    wanted = run(limits={"standby": True})
+    assert specs.worker(wanted, attempt, 0).standby_after_s == specs.STANDBY_AFTER_S
+    assert specs.worker(run(), attempt, 0).standby_after_s is None
+    assert specs.trainer(wanted, attempt, CPU).standby_after_s is None
+
+
 def test_threads_reach_the_environment(attempt: Attempt) -> None:
     chosen = run(trainer={"threads": 2}, servers={"threads": 1})
     assert specs.trainer(chosen, attempt, CPU).env["OMP_NUM_THREADS"] == "2"
