@@ -5,6 +5,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from agrpo.store import DEFAULT_URL
+
 PREPARED_MODELS_FOLDER = ".cache/models"
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -148,7 +150,7 @@ class WorkerSettings(Section):
 class StoreSettings(Section):
     """The SQL store that holds everything a run needs to go on after a kill."""
 
-    url: str = "sqlite:///runs/agrpo.db"
+    url: str = DEFAULT_URL
     """SQLAlchemy URL; PostgreSQL when more than one machine takes part. AGRPO_DATABASE_URL wins over it."""
     commit: Literal["turn", "group"] = "turn"
     """What a killed worker has kept: every turn that came back, or only finished groups, with fewer writes."""

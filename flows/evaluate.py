@@ -8,20 +8,25 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.states import Completed
 
 from agrpo.cli.words import estimates
-from agrpo.settings import StoreSettings
-from agrpo.store import Store
+from agrpo.store import DEFAULT_URL, Store
 from tasks import evaluation
 from tasks.timeline import migrate, shown
 
 
 @flow(name="agrpo-evaluate", flow_run_name="evaluate {run}", persist_result=False)
-def evaluate(run: str, step: int | None = None) -> State[Any]:
-    """Evaluate a checkpoint of a run, by default the last one; step 0 is the model it began with."""
-    url = os.environ.get("AGRPO_DATABASE_URL") or StoreSettings().url
+def evaluate(run: str, step: int | None = None, url: str | None = None) -> State[Any]:
+    """Evaluate a checkpoint of a run on its held-out prompts.
+
+    Args:
+        run: Name of the run.
+        step: Step of the checkpoint; none for the last one, 0 for the model that the run began with.
+        url: A server that serves these weights already; none starts a vLLM server for them.
+    """
+    url = os.environ.get("AGRPO_DATABASE_URL") or DEFAULT_URL
     shown(migrate, url)
     store = Store.open(url)
     try:
-        found = shown(evaluation.evaluate, store, run, step)
+        found = shown(evaluation.evaluate, store, run, step, url)
     finally:
         store.close()
     lines = [f"# {run}, step {found.step}", "", "| | value | 95 % interval |", "|---|---|---|"]

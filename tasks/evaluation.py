@@ -8,9 +8,9 @@ from tasks.timeline import stage
 
 
 @stage(task_run_name="evaluate {run}")
-def evaluate(store: Store, run: str, step: int | None) -> Evaluation:
+def evaluate(store: Store, run: str, step: int | None, url: str | None) -> Evaluation:
     """Answer and score the held-out prompts."""
-    return evaluate_run(store, run, step)
+    return evaluate_run(store, run, step, url)
 
 
 @stage(name="evaluate and decide")

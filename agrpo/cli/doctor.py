@@ -12,7 +12,7 @@ from rich.text import Text
 from agrpo import runfile
 from agrpo.doctor.examination import examine
 from agrpo.doctor.finding import Finding
-from agrpo.settings import StoreSettings
+from agrpo.store import DEFAULT_URL
 
 HEALTHY, SICK = 0, 1
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
@@ -21,7 +21,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
 def print_findings(run_file: Path | None, as_json: bool) -> int:
     """One line a finding as it comes, and what to do under it; the exit code."""
     run = None if run_file is None else runfile.load(run_file)
-    default = os.environ.get("AGRPO_DATABASE_URL") or StoreSettings().url
+    default = os.environ.get("AGRPO_DATABASE_URL") or DEFAULT_URL
     found = examine(run, default if run is None else run.store_url)
     findings = list(found) if as_json else list(_printed(found))
     if as_json:

@@ -11,6 +11,8 @@ from agrpo.errors import StoreError, StoreOutage
 from agrpo.store import sqlite
 from agrpo.store.json_text import dumps
 
+DEFAULT_URL = "sqlite:///runs/agrpo.db"
+"""Where runs are kept when nobody says otherwise."""
 VERSION_TABLE = "agrpo_alembic_version"
 REVISIONS = ("0001", "0002", "0003")
 """Schema revisions in order; the last one is what this code reads and writes."""
