@@ -101,7 +101,7 @@ class TrainerSettings(Section):
     weight_sync_steps: int = Field(default=1, ge=1)
     """Steps between two weight updates of the servers."""
     rollout_worker_timeout: float = Field(default=300.0, gt=0)
-    """Silence after which the worker is given up, in seconds."""
+    """Silence of one of a worker's loops after which the worker is ended and started again, in seconds."""
     reward_timeout_s: float = Field(default=60.0, gt=0)
     """Limit of one call of a reward function, in seconds."""
     tool_timeout_s: float = Field(default=60.0, gt=0)

@@ -49,7 +49,7 @@ class Launcher:
         self._stopping = threading.Event()
         self._changed = threading.Condition(threading.RLock())
         self._lease = LeaseKeeper(attempt, lease_ttl_s, renew_every_s, self._fail)
-        self._loops = LoopWatch(attempt)
+        self.loops = LoopWatch(attempt)
         self._threads = [threading.Thread(target=self._supervise, name="supervision", daemon=True)]
         self._watch = None if healthy is None else ServerWatch(attempt, healthy, self.live_servers, self.end_hung)
         if self._watch is not None:
@@ -67,7 +67,7 @@ class Launcher:
 
     def start(self, spec: ChildSpec) -> int:
         """Start a child and register it; returns the id of its row."""
-        spec = self._in_run_dir(spec)
+        spec = replace(spec, log_path=self.run_dir.absolute() / spec.log_path)
         with self._changed:
             self._refuse_second(spec)
             process, process_id = self._launch(spec)
@@ -180,9 +180,6 @@ class Launcher:
         ours = [child for child in list(self._children) if not (self._lost and child.spec.orphan_grace_s > 0)]
         return [process for child in ours for process in child.living()]
 
-    def _in_run_dir(self, spec: ChildSpec) -> ChildSpec:
-        return replace(spec, log_path=self.run_dir.absolute() / spec.log_path)
-
     def _refuse_second(self, spec: ChildSpec) -> None:
         self.raise_if_failed()
         if any((c.spec.kind, c.spec.index) == (spec.kind, spec.index) for c in self._children):
@@ -289,7 +286,7 @@ class Launcher:
         while not self._stopping.wait(_TICK_S):
             try:
                 self.poll()
-                self._loops.check(list(self._children), self.end_hung)
+                self.loops.check(list(self._children), self.end_hung)
             except Outage:
                 continue
             except Exception as error:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from agrpo.allowance import GroupSize, admits
 from agrpo.errors import BadInput
+from agrpo.rollout.beats import LoopBeats
 from agrpo.rollout.cap import ConcurrencyCap
 from agrpo.rollout.finishing import finished
 from agrpo.rollout.gauges import Gauges
@@ -69,10 +70,9 @@ class Dispatcher:
         self._gauges = Gauges()
         self._group_size = GroupSize()
         self._num_in_flight = 0
-        self._num_scoring = 0
         self._data_ended = False
         self._num_claimed = 0
-        self._beats: dict[str, str] = {}
+        self._beats = LoopBeats(NUM_SCORERS * scorer.longest_call_s)
         self._scoring: asyncio.Queue[tuple[GeneratedGroup, float]] = asyncio.Queue(NUM_SCORERS)
         self._changed = asyncio.Event()
         self._rows = ThreadPoolExecutor(1, thread_name_prefix="rows")
@@ -100,7 +100,7 @@ class Dispatcher:
         held_since: float | None = None
         while True:
             waits_for = self._waits_for()
-            self._beats["generation"] = waits_for or f"{self._num_in_flight} groups in flight"
+            self._beats.generation(waits_for or f"{self._num_in_flight} groups in flight")
             if waits_for == WAITS_FOR_TRAINER:
                 held_since = held_since or time.monotonic()
             elif held_since is not None:
@@ -188,11 +188,8 @@ class Dispatcher:
     async def _score_groups(self) -> None:
         while True:
             generated, complete_at = await self._scoring.get()
-            self._num_scoring += 1
-            self._beats["scoring"] = f"{self._num_scoring} groups"
-            await self._score_group(generated, complete_at)
-            self._num_scoring -= 1
-            self._beats["scoring"] = f"{self._num_scoring} groups"
+            with self._beats.scoring(generated.group.group_id):
+                await self._score_group(generated, complete_at)
 
     async def _score_group(self, generated: GeneratedGroup, complete_at: float) -> None:
         begin = time.monotonic()
@@ -227,18 +224,11 @@ class Dispatcher:
             await self._refresh()
             now = time.monotonic()
             if now - beaten_at >= BEAT_S:
-                await self._beat()
+                await self._ledger.beat(self._beats.take())
                 beaten_at = now
             if now - written_at >= WINDOW_S:
                 await self._write_window()
                 written_at = now
-
-    async def _beat(self) -> None:
-        """Pass on the heartbeats of the loops that went round; idle scorers are alive too."""
-        if self._num_scoring < NUM_SCORERS:
-            self._beats.setdefault("scoring", f"{self._num_scoring} groups")
-        beats, self._beats = {**self._beats, "store": "keeping the books"}, {}
-        await self._ledger.beat(beats)
 
     async def _write_window(self) -> None:
         self._gauges.total("rollout/vllm_retry_count", self._pool.num_retries)
@@ -300,5 +290,5 @@ class Dispatcher:
         num_read = self._prompts.num_read
         while not (await asyncio.wait([reading], timeout=BEAT_S))[0]:
             if num_read != (num_read := self._prompts.num_read):
-                self._beats["generation"] = f"reading the dataset: {num_read} rows"
+                self._beats.generation(f"reading the dataset: {num_read} rows")
         return reading.result()

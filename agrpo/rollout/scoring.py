@@ -42,6 +42,11 @@ class Scorer:
         isolated = {name: function for name, function in self._functions.items() if wants_process(function)}
         self._isolated = IsolatedFunctions(isolated, min(MAX_PROCESSES, os.cpu_count() or 1))
 
+    @property
+    def longest_call_s(self) -> float:
+        """How long one call of a reward function may last, with all its retries."""
+        return (len(RETRY_DELAYS_S) + 1) * (self._timeout_s + max(RETRY_DELAYS_S))
+
     def close(self) -> None:
         """End the processes of isolated functions."""
         self._isolated.close()

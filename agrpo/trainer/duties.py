@@ -26,6 +26,9 @@ class Duties(Protocol):
     def next_order(self, step: int) -> StepOrder | Ending:
         """The samples of a step, or why there are none."""
 
+    def alive(self, detail: str) -> None:
+        """A row of a step begins: say that the trainer works, now and then."""
+
     def close(self, order: StepOrder) -> None:
         """The step is made."""
 

@@ -208,7 +208,7 @@ class Feed:
 
     def _beat(self, detail: str) -> None:
         if time.monotonic() - self._beaten_at > BEAT_S:
-            processes.beat(self._attempt, "trainer", 0, "feed", detail)
+            processes.beat(self._attempt, "trainer", 0, "train", detail)
             self._beaten_at = time.monotonic()
 
 

@@ -15,8 +15,9 @@ from agrpo.inference.client import is_healthy
 from agrpo.launch.attach import Attached, attach
 from agrpo.launch.child import ChildSpec
 from agrpo.launch.launcher import Launcher
+from agrpo.launch.loops import LoopWatch
 from agrpo.rollout.worker import WorkerSpec, run_worker
-from agrpo.store import Attempt, Store, leases, processes, runs, servers
+from agrpo.store import Attempt, Store, leases, runs, servers
 from agrpo.store.leases import Outcome
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 
@@ -62,10 +63,11 @@ class ScriptRun:
     """The processes of a script's run; `watch` raises what ended one of them."""
 
     def __init__(self, attempt: Attempt, launcher: Launcher, worker_timeout_s: float) -> None:
-        self._attempt = attempt
         self._launcher = launcher
         self._timeout_s = worker_timeout_s
-        self._began = time.time()
+        self._loops = LoopWatch(attempt)
+        self._loops.look()
+        self._began = time.monotonic()
 
     def start_worker(self, spec: WorkerSpec, log_path: Path) -> None:
         """Spawn the rollout worker, which never sees a GPU."""
@@ -73,15 +75,16 @@ class ScriptRun:
         self._launcher.start(ChildSpec("worker", 0, partial(run_worker, spec), log_path, env))
 
     def watch(self) -> None:
-        """Raise ChildFailed when the worker is lost: failed for good, or silent for rollout_worker_timeout."""
+        """Raise ChildFailed when the worker is lost: failed for good, or a loop silent for rollout_worker_timeout."""
         self._launcher.raise_if_failed()
-        beats = processes.heartbeats(self._attempt.store, self._attempt.run_id)
-        last = max([self._began, *(beat.at for beat in beats if beat.kind == "worker")])
-        if time.time() - last > self._timeout_s:
-            raise ChildFailed(
-                f"the rollout worker gave no sign of life for rollout_worker_timeout={self._timeout_s:g} s: "
-                "look into its log under logs/"
-            )
+        self._loops.look()
+        silent = self._loops.silent_s("worker", 0) or {"start": time.monotonic() - self._began}
+        for loop, silent_s in silent.items():
+            if silent_s > self._timeout_s:
+                raise ChildFailed(
+                    f"the rollout worker's loop {loop!r} gave no sign of life for "
+                    f"rollout_worker_timeout={self._timeout_s:g} s: look into its log under logs/"
+                )
 
 
 @contextmanager

@@ -135,7 +135,7 @@ class ServerSync:
             if time.monotonic() > deadline:
                 limit = f"vllm_server_timeout={self._args.vllm_server_timeout:g} s"
                 raise ServerOutage(f"version {version} reached no server within {limit}: {reason}")
-            processes.beat(self._attempt, "trainer", 0, "publish", f"version {version}: {reason}")
+            processes.beat(self._attempt, "trainer", 0, "train", f"publishing version {version}: {reason}")
             if self._stop.wait(RETRY_S):
                 return False
 

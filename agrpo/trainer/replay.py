@@ -74,6 +74,9 @@ class ReplayWork:
         )
         return order
 
+    def alive(self, detail: str) -> None:
+        """Nobody watches a replay."""
+
     def close(self, order: StepOrder) -> None:
         """Compare the weights with the recorded ones."""
         recorded = self._digests.get(order.step)

@@ -118,6 +118,7 @@ class StoreTrainer(Trainer):
         total = torch.zeros((), device=self.args.device)
         for index, row in enumerate(inputs):
             is_last = index == len(inputs) - 1
+            self._run.alive(f"step {self.state.global_step + 1}: a row of {row.num_tokens} tokens")
             with (
                 self.measures.timing("fwd_bwd_s"),
                 self.stop.interruptible(self.args.world_size == 1),

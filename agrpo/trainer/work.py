@@ -1,5 +1,6 @@
 """What a trainer does for its run beside computing: rank 0 reads and writes the store, the others follow its word."""
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from agrpo.allowance import allowance_tokens, first_allowance, full_step_tokens
+from agrpo.errors import Outage
 from agrpo.store import Attempt, Store, events, metrics, processes, pruning, runs, steps
 from agrpo.store.pruning import Keep
 from agrpo.trainer import ranks
@@ -25,6 +27,7 @@ from agrpo.trees import Limits
 PATIENCE_S = 30.0
 """How long rank 0 waits for samples before it lets the other ranks' collective end and begin again."""
 LOOK_EVERY_S = 1.0
+BEAT_S = 5.0
 
 
 class RunWork:
@@ -55,7 +58,7 @@ class RunWork:
         self._feed = Feed(attempt, Pace(limits, args.max_staleness), stop, measures.window, self._look)
         self._meter = GroupMeter(attempt, measures.window)
         self._shelf = CheckpointShelf(attempt, checkpoint_root)
-        self._saved_at = self._looked_at = time.monotonic()
+        self._saved_at = self._looked_at = self._beaten_at = time.monotonic()
         self._diverged = False
 
     @property
@@ -99,6 +102,13 @@ class RunWork:
             if not order.is_replay:
                 self._meter.trained(order)
         return order
+
+    def alive(self, detail: str) -> None:
+        """Rank 0 says so in the store every few seconds: a long step is no hang."""
+        if self._is_first and time.monotonic() - self._beaten_at > BEAT_S:
+            with contextlib.suppress(Outage):  # a step needs no database until it is done
+                processes.beat(self._attempt, "trainer", 0, "train", detail)
+            self._beaten_at = time.monotonic()
 
     def close(self, order: StepOrder) -> None:
         """The step is made: note its weights, let the workers go on, publish."""

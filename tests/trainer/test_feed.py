@@ -65,7 +65,7 @@ def test_it_waits_for_its_groups_and_says_so(attempt, worker):
     waiting, _ = feed(attempt, while_waiting=lambda: looks.append(1))
     assert waiting.next_order(1, 0.3) is NOT_YET
     (beat,) = processes.heartbeats(attempt.store, attempt.run_id)
-    assert (beat.kind, beat.loop, beat.detail) == ("trainer", "feed", "waiting for samples: 2 pending, workers: flows")
+    assert (beat.kind, beat.loop, beat.detail) == ("trainer", "train", "waiting for samples: 2 pending, workers: flows")
     assert len(looks) > 1
     small_groups.generate(attempt, worker, 1)
     assert ids(waiting.next_order(1, 0)) == [[[1, 2, 3, 4]]]
