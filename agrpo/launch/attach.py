@@ -10,7 +10,7 @@ from typing import Any
 from agrpo.errors import BadInput, LeaseHeld, StatusConflict
 from agrpo.launch.spawned import leave_reimported_script
 from agrpo.store import Attempt, Store, events, leases, runs
-from agrpo.store.host import host_name
+from agrpo.store.host import same_boot
 
 Reading = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """The settings that decide, of a configuration that any version stored, as this version understands it."""
@@ -94,17 +94,21 @@ def _find_or_create(store: Store, run_id: str, config: dict[str, Any], config_ha
 
 def _acquire(store: Store, run_id: str, ttl_s: float, flow_run_id: str | None, wait_s: float) -> Attempt:
     """Take the lease. A holder elsewhere that does not renew may be dead, and is waited for; any other is not."""
-    deadline = time.monotonic() + wait_s
-    renewed_at: float | None = None
+    begun = time.monotonic()
+    silent: leases.AttemptRecord | None = None
     while True:
+        waited_s = time.monotonic() - begun
+        # Silence is counted here: a wall clock that was set back would keep a dead holder's lease for as long.
+        is_dead = silent is not None and waited_s > silent.expires_at - silent.renewed_at
         try:
-            return leases.acquire(store, run_id, leases.this_process(), ttl_s, flow_run_id)
+            return leases.acquire(
+                store, run_id, leases.this_process(), ttl_s, flow_run_id, silent=silent if is_dead else None
+            )
         except LeaseHeld:
             last = leases.attempts(store, run_id)[-1]
-            is_renewed = renewed_at is not None and last.renewed_at != renewed_at
-            if last.holder.host == host_name() or is_renewed or time.monotonic() >= deadline:
+            if same_boot(last.holder) or (silent is not None and last != silent) or waited_s >= wait_s:
                 raise
-            renewed_at = last.renewed_at
+            silent = last
             time.sleep(0.5)
 
 

@@ -33,15 +33,25 @@ class AttemptRecord:
     """None: still running, or it died."""
 
 
-def acquire(store: Store, run_id: str, holder: Holder, ttl_s: float = 30.0, flow_run_id: str | None = None) -> Attempt:
+def acquire(
+    store: Store,
+    run_id: str,
+    holder: Holder,
+    ttl_s: float = 30.0,
+    flow_run_id: str | None = None,
+    silent: AttemptRecord | None = None,
+) -> Attempt:
     """Take the run's lease with the next token; claims of earlier attempts and a person's old request are void.
 
-    A dead holder on the same host is replaced at once, any other after its time. Raises LeaseHeld while another
-    holder has it, AttemptsExhausted (and marks the run failed) when too many attempts ended uncleanly.
+    A dead holder on the same host is replaced at once, any other after its time, or when it is still as it was in
+    `silent`: what the caller has watched for that long by a clock of its own, whatever wall clocks say.
+
+    Raises LeaseHeld while another holder has it, AttemptsExhausted (and marks the run failed) when too many attempts
+    ended uncleanly.
     """
     with store.write() as connection:
         token, max_attempts = _lock(connection, run_id)
-        _check_free(connection, run_id, token)
+        _check_free(connection, run_id, token, silent)
         exhausted = _num_unclean(connection, run_id) >= max_attempts
         if exhausted:
             _mark_exhausted(connection, run_id, max_attempts)
@@ -77,7 +87,8 @@ def held_s(connection: Connection, run_id: str | None) -> dict[str, float]:
     now = _now(connection)
     alive = and_(_attempts.token == _runs.token, _attempts.expires_at > now)
     until = case((_attempts.ended_at.is_not(None), _attempts.ended_at), (alive, now), else_=_attempts.renewed_at)
-    query = select(_attempts.run_id, func.sum(until - _attempts.started_at)).join(schema.runs)
+    held = case((until > _attempts.started_at, until - _attempts.started_at), else_=0.0)  # a clock may be set back
+    query = select(_attempts.run_id, func.sum(held)).join(schema.runs)
     if run_id is not None:
         query = query.where(_attempts.run_id == run_id)
     return {row[0]: row[1] for row in connection.execute(query.group_by(_attempts.run_id))}
@@ -92,10 +103,10 @@ def _lock(connection: Connection, run_id: str) -> tuple[int, int]:
     return run.token, run.max_attempts
 
 
-def _check_free(connection: Connection, run_id: str, token: int) -> None:
+def _check_free(connection: Connection, run_id: str, token: int, silent: AttemptRecord | None) -> None:
     query = select(schema.attempts).where(_attempts.run_id == run_id, _attempts.token == token)
     row = connection.execute(query).one_or_none()
-    if row is None or row.ended_at is not None:
+    if row is None or row.ended_at is not None or _record(row) == silent:
         return
     holder = _record(row).holder
     if same_boot(holder):

@@ -2,6 +2,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from agrpo.errors import AttemptsExhausted, BadInput, LeaseHeld
 from agrpo.launch.attach import attach, differing_keys
@@ -98,6 +99,24 @@ def test_a_silent_holder_elsewhere_is_not_waited_for_for_ever(store: Store, tmp_
     leases.acquire(store, "r1", Holder("elsewhere", 1, 1, "another boot"), ttl_s=60.0)
     with pytest.raises(LeaseHeld):
         attach(store, "r1", CONFIG, "hash", tmp_path, wait_s=0.6)
+
+
+@pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
+def test_a_clock_that_was_set_back_does_not_keep_a_dead_holder_and_none_loses_a_living_one(
+    store: Store, tmp_path: Path, jump_s: float
+) -> None:
+    """The holder has renewed before the jump, and is silent since."""
+    runs.create_run(store, "r1", CONFIG, "hash", str(tmp_path))
+    leases.acquire(store, "r1", Holder("elsewhere", 1, 1, "another boot"), ttl_s=1.0)
+    with store.write() as connection:
+        connection.execute(
+            text("UPDATE attempts SET expires_at = expires_at - :s, renewed_at = renewed_at - :s"), {"s": jump_s}
+        )
+    assert begin(store, tmp_path).token == 2
+    with pytest.raises(LeaseHeld):  # this process holds it now, whatever the clock says
+        with store.write() as connection:
+            connection.execute(text("UPDATE attempts SET expires_at = 0, renewed_at = 0"))
+        attach(store, "r1", CONFIG, "hash", tmp_path, wait_s=0.0)
 
 
 def test_a_run_that_died_too_often_is_given_up(store: Store, tmp_path: Path) -> None:
