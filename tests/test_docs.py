@@ -32,6 +32,12 @@ def test_commands_exist(page: Path) -> None:
     assert targets <= set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
+def test_tests_that_pages_name_exist() -> None:
+    named = set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", "".join(page.read_text() for page in PAGES)))
+    assert len(named) > 26
+    assert [name for path, name in sorted(named) if f"def {name}(" not in (ROOT / path).read_text()] == []
+
+
 def test_every_command_has_an_example_and_a_place_in_the_documents() -> None:
     from flows.cli import app
 
