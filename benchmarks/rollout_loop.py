@@ -3,7 +3,8 @@
 A scripted server in a process of its own answers every turn after `--turn-s`; each rollout calls one blocking tool that
 takes `--tool-s` and says a last sentence. Ideal is that every slot is always at work. Store, scoring and commits run as
 in a real worker. `throughput_fraction` is taken between the first and the last quarter of the rollouts, `lag_p99_ms` is
-how late the event loop wakes a sleeper.
+how late the event loop wakes a sleeper, `cpu_ms_per_rollout` is what the worker's process computes meanwhile: one core
+bounds the throughput at 1000 / `cpu_ms_per_rollout`.
 """
 
 import argparse
@@ -87,9 +88,9 @@ async def watch_lag(lags: list[float]) -> None:
         lags.append(1000 * (time.perf_counter() - begin - SLEEPER_S))
 
 
-async def drive(world: RunWorld, spec: WorkerSpec, load: Load) -> tuple[float, list[float]]:
-    """Rollouts per second in the middle half, and the loop's lags meanwhile."""
-    marks: list[tuple[float, int]] = []
+async def drive(world: RunWorld, spec: WorkerSpec, load: Load) -> tuple[float, float, list[float]]:
+    """Rollouts per second in the middle half, CPU seconds of each, and the loop's lags meanwhile."""
+    marks: list[tuple[float, float, int]] = []
     lags: list[float] = []
     worker = asyncio.ensure_future(work(spec, world.attempt, world.process_id))
     watch = asyncio.ensure_future(watch_lag(lags))
@@ -97,15 +98,15 @@ async def drive(world: RunWorld, spec: WorkerSpec, load: Load) -> tuple[float, l
         while (done := await asyncio.to_thread(_num_done, world)) < share * load.num_rollouts:
             assert not worker.done(), worker.exception()
             await asyncio.sleep(0.2)
-        marks.append((time.perf_counter(), done))
+        marks.append((time.perf_counter(), time.process_time(), done))
         if share == 0.25:
             lags.clear()
     kept = list(lags)
     watch.cancel()
     worker.cancel()
     await asyncio.gather(worker, watch, return_exceptions=True)
-    (begin, before), (end, after) = marks
-    return (after - before) / (end - begin), kept
+    (begin, cpu_begin, before), (end, cpu_end, after) = marks
+    return (after - before) / (end - begin), (cpu_end - cpu_begin) / (after - before), kept
 
 
 def _num_done(world: RunWorld) -> int:
@@ -132,7 +133,7 @@ def measure(load: Load) -> dict[str, float]:
         _allow_everything(world)
         spec = world.spec(rows(load.num_rollouts // NUM_GENERATIONS * 2), [by_length])
         spec = replace(spec, tokenizer=TOKENIZER, eos_token_ids=(0,), tools=(wait,))
-        rate, lags = asyncio.run(drive(world, spec, load))
+        rate, cpu_s, lags = asyncio.run(drive(world, spec, load))
         world.store.close()
     ours.send(None)
     process.join(10)
@@ -141,6 +142,7 @@ def measure(load: Load) -> dict[str, float]:
         "throughput_fraction": rate / ideal,
         "lag_p99_ms": float(np.percentile(lags, 99)),
         "lag_p50_ms": float(np.percentile(lags, 50)),
+        "cpu_ms_per_rollout": 1000 * cpu_s,
         "rollouts_per_s": rate,
         "ideal_rollouts_per_s": ideal,
     }
@@ -156,7 +158,7 @@ def main(show: Callable[[str], None] = print) -> None:
     """Read the command line, measure, say."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--concurrent", type=int, default=512)
-    parser.add_argument("--rollouts", type=int, default=3072)
+    parser.add_argument("--rollouts", type=int, default=6144)
     parser.add_argument("--tool-s", type=float, default=1.0)
     parser.add_argument("--turn-s", type=float, default=1.0)
     parser.add_argument("--json", action="store_true")

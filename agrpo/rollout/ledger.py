@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from agrpo.errors import AgrpoError, BadInput
 from agrpo.records import GroupCommit
-from agrpo.store import Attempt, drafts, events, groups, metrics, processes, runs, samples, servers, workers
+from agrpo.store import Attempt, drafts, events, groups, metrics, processes, servers, workers
 from agrpo.store.drafts import Draft, NewTurn
 from agrpo.store.groups import Claim
 from agrpo.store.servers import ServerRecord
@@ -195,14 +195,14 @@ class Ledger:
 
     def _read_view(self) -> View:
         store, run_id = self._attempt.store, self._attempt.run_id
-        run = runs.get_run(store, run_id)
+        bounds = workers.bounds(store, run_id)
         return View(
-            policy_version=run.policy_version,
-            next_prompt_index=run.next_prompt_index,
-            allowance_tokens=run.allowance_tokens,
-            allowance_step=run.allowance_step or 0,
-            pending_tokens=samples.pending_tokens(store, run_id),
-            wants_work=run.request == "none",
+            policy_version=bounds.policy_version,
+            next_prompt_index=bounds.next_prompt_index,
+            allowance_tokens=bounds.allowance_tokens,
+            allowance_step=bounds.allowance_step or 0,
+            pending_tokens=bounds.pending_tokens,
+            wants_work=bounds.request == "none",
             servers=tuple(servers.servers(store, run_id)),
         )
 

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from agrpo.store import schema
 from agrpo.store.attempt import Attempt
@@ -25,6 +25,36 @@ class WorkerState:
     """runs.allowance_step that the flags refer to."""
     at: float
     """Seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What bounds a worker, read at one moment."""
+
+    policy_version: int
+    next_prompt_index: int
+    """First prompt index that nobody has claimed yet."""
+    allowance_tokens: int | None
+    """None until the trainer has set the first one."""
+    allowance_step: int | None
+    request: str
+    """Whether somebody asked the run to stop or drain."""
+    pending_tokens: int
+    """Of all samples that wait to be trained."""
+
+
+def bounds(store: Store, run_id: str) -> Bounds:
+    """Read it with one statement: workers ask after every group."""
+    runs, samples = schema.runs.c, schema.samples.c
+    pending = select(func.coalesce(func.sum(samples.num_tokens), 0)).where(
+        samples.run_id == run_id, samples.status == "pending"
+    )
+    query = select(
+        *(runs[name] for name in Bounds.__slots__ if name != "pending_tokens"), pending.scalar_subquery()
+    ).where(runs.run_id == run_id)
+    with store.read() as connection:
+        found: tuple[Any, ...] = tuple(connection.execute(query).one())
+    return Bounds(*found)
 
 
 def state(

@@ -172,7 +172,7 @@ def test_a_dying_process_of_an_environment_has_no_effect_on_other_rollouts(
     (group, *_) = groups.scored_since(world.store, "run", 0)
     assert len(group.rollouts) == 2 and group.stats["rollout/failed_count"] == 1
     (said, *_) = [event for event in events.events(world.store, "run") if event.kind == "rollout_failed"]
-    assert "goes on without a rollout: ConnectionError('the process died')" in said.message
+    assert "goes on without a rollout: ChildDied('the process died')" in said.message
 
 
 class Buggy(Increment):
