@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Protocol
 
 from agrpo.errors import ChildFailed
-from agrpo.launch import supervisor
+from agrpo.launch import farewell, supervisor
 from agrpo.store.processes import Kind
 
 TERMINATION_S = 10.0
 """From SIGTERM to SIGKILL."""
 _AFTER_KILL_S = 5.0
+_SOME_RANK = 1
 _TAIL_BYTES = 16_384
 
 
@@ -94,7 +95,9 @@ class SupervisedProcess:
             path = adoption_path(spec.log_path.absolute())
             options += ["--grace", str(spec.orphan_grace_s), "--adoption", str(path)]
         self._is_released = False
-        self._supervisor = open_supervisor([*options, "--", *command], spec.env, spec.cwd)
+        self._log_path = spec.log_path.absolute()
+        env = {**spec.env, farewell.VARIABLE: str(farewell.path_for(self._log_path))}
+        self._supervisor = open_supervisor([*options, "--", *command], env, spec.cwd)
         assert self._supervisor.stdout is not None
         announced = self._supervisor.stdout.readline().split()
         self._supervisor.stdout.close()
@@ -108,6 +111,7 @@ class SupervisedProcess:
     def release(self, process_id: int) -> None:
         """Tell the supervisor the id, which starts the command."""
         self._is_released = True
+        farewell.forget(self._log_path)
         assert self._supervisor.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # a dead supervisor is noticed by has_ended
             self._supervisor.stdin.write(f"{process_id}\n".encode())
@@ -122,8 +126,10 @@ class SupervisedProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """As the supervisor passed it on."""
+        """As the supervisor passed it on; torchrun's 1 is what its first rank ended with."""
         status = self._supervisor.poll()
+        if status == _SOME_RANK and (left := farewell.read(self._log_path)) is not None:
+            return left.code
         return status if status is None or status <= 128 else 128 - status
 
     def terminate(self) -> None:

@@ -9,6 +9,8 @@ from enum import Enum
 from typing import NoReturn
 
 from agrpo.errors import BadInput, LeaseLost, Outage, StoreError
+from agrpo.launch import farewell
+from agrpo.launch.farewell import Farewell
 
 DONE = 0
 BAD_INPUT = 2
@@ -81,6 +83,7 @@ def run(main: Callable[[], None]) -> NoReturn:
 
 def leave(code: int, message: str) -> NoReturn:
     """Say why, and go."""
+    farewell.leave(Farewell(code, message))
     with contextlib.suppress(OSError):  # a full disk may have no room for the words, but for the code
         print(message, file=sys.stderr, flush=True)
     sys.exit(code)

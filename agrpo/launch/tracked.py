@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from agrpo.launch import exits
+from agrpo.launch import exits, farewell
 from agrpo.launch.child import ChildProcess, ChildSpec, SupervisedProcess, last_lines
 from agrpo.launch.spawned import SpawnedProcess
 from agrpo.launch.standby import Standby
@@ -16,6 +16,7 @@ from agrpo.store.processes import Kind
 State = Literal["running", "restarting", "done", "failed", "stopped"]
 
 _LONGEST_BACKOFF_S = 60.0
+_WORDS = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +75,16 @@ class Tracked:
             process.let_go()
 
     def log_end(self) -> str:
-        """The last lines of its log, for a message."""
+        """What it said last, for a message."""
+        left = farewell.read(self.spec.log_path)
+        if left is not None:
+            return f"what it said, in its log {self.spec.log_path}:\n{left.words.strip()[-_WORDS:]}"
         return f"the end of its log {self.spec.log_path}:\n{last_lines(self.spec.log_path)}"
 
     def refusal(self) -> str | None:
         """What the child itself said about input that it cannot use; None when it said nothing of the kind."""
-        _, marker, said = last_lines(self.spec.log_path).rpartition(exits.REFUSAL)
+        left = farewell.read(self.spec.log_path)
+        _, marker, said = (left.words if left else last_lines(self.spec.log_path)).rpartition(exits.REFUSAL)
         return said.partition("\n[supervisor]")[0].strip() if marker else None
 
     def view(self) -> ChildView:
