@@ -37,7 +37,14 @@ def remainder(completion_ids, **columns):
 class KillRun:
     """A folder, a server process, and a launcher that is started again whenever it was killed."""
 
-    def __init__(self, folder: Path, url: str | None = None, num_rows: int = 1000, **trainer: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        url: str | None = None,
+        num_rows: int = 1000,
+        limits: dict[str, Any] | None = None,
+        **trainer: Any,
+    ) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         with socket.socket() as free:
@@ -46,7 +53,7 @@ class KillRun:
         make_tiny_model(folder / "model")
         (folder / "rows.py").write_text(ROWS.replace("NUM_ROWS", str(num_rows)))
         self.store_url = url or f"sqlite:///{folder}/runs/agrpo.db"
-        (folder / "run.yaml").write_text(yaml.safe_dump(self._content(trainer)))
+        (folder / "run.yaml").write_text(yaml.safe_dump(self._content(trainer, limits or {})))
         self.store = Store.open(self.store_url)
         self.store.migrate()
         self.server: subprocess.Popen[bytes] | None = None
@@ -67,7 +74,7 @@ class KillRun:
             self.server.wait()
         self.store.close()
 
-    def _content(self, trainer: dict[str, Any]) -> dict[str, Any]:
+    def _content(self, trainer: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
         small = {"num_generations": 4, "max_completion_length": 16, "token_budget": 512, "groups_per_step": 2}
         pace = {"learning_rate": 1e-3, "max_staleness": 2, "threads": 1, "gradient_checkpointing": False}
         return {
@@ -78,7 +85,7 @@ class KillRun:
             "trainer": {**small, **pace, "save_steps": 3, "save_total_limit": 2, "probe_tolerance": 1e9, **trainer},
             "servers": {"urls": [f"http://127.0.0.1:{self.port}"]},
             "store": {"url": self.store_url},
-            "limits": {"restarts": 10_000, "max_attempts": 10_000, "backoff_s": 0.05},
+            "limits": {"restarts": 10_000, "max_attempts": 10_000, "backoff_s": 0.05, **limits},
         }
 
     def start_server(self) -> None:
