@@ -1,4 +1,4 @@
-.PHONY: setup quickstart test test-prefect check chaos clean
+.PHONY: setup quickstart test test-prefect screenshots check chaos clean
 
 setup:
 	@scripts/set_up.sh
@@ -15,7 +15,11 @@ test: setup
 PREFECT ?=
 test-prefect: setup
 	@$(if $(PREFECT),export AGRPO_END_TO_END_PYTHON=$$(scripts/prefect_environment.sh $(PREFECT)) &&) \
-		.venv/bin/python -m pytest end_to_end
+		.venv/bin/python -m pytest end_to_end -rP
+
+# Takes pictures of Prefect's UI in headless Chromium for docs/images.
+screenshots: setup
+	@.venv/bin/python -m end_to_end.screenshots
 
 check: setup
 	.venv/bin/ruff check .
