@@ -1,4 +1,4 @@
-.PHONY: setup quickstart test test-prefect screenshots check chaos clean
+.PHONY: setup quickstart test test-prefect screenshots test-verifiers check chaos clean
 
 setup:
 	@scripts/set_up.sh
@@ -20,6 +20,10 @@ test-prefect: setup
 # Takes pictures of Prefect's UI in headless Chromium for docs/images.
 screenshots: setup
 	@.venv/bin/python -m end_to_end.screenshots
+
+# Plays tasks of verifiers, which cannot be installed beside vLLM, in an environment of its own.
+test-verifiers: setup
+	@python=$$(scripts/environment_with.sh verifiers 'verifiers>=0.4') && $$python -m pytest -q adapter_tests
 
 check: setup
 	.venv/bin/ruff check .
