@@ -1,15 +1,17 @@
 """The sections of a run file: what people write, nothing else. Every key is described here and only here."""
 
 import difflib
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
 from agrpo.store import DEFAULT_URL
 
 PREPARED_MODELS_FOLDER = ".cache/models"
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+# A form shows an enum as a list, even of one; a lone literal it would not let anybody choose.
+_Prepared = Annotated[Literal["smollm2-135m-instruct"], WithJsonSchema({"enum": ["smollm2-135m-instruct"]})]
 
 
 class Section(BaseModel):
@@ -47,7 +49,7 @@ class ModelSettings(Section):
 
     path: str = ""
     """Folder of a saved model, or its name on the Hub. Filled in when `prepare` is given."""
-    prepare: Literal["smollm2-135m-instruct"] | None = None
+    prepare: _Prepared | None = None
     """A small model that is made once from a PyPI package into .cache/models, without any Hub."""
 
     @model_validator(mode="before")

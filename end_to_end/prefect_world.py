@@ -29,24 +29,25 @@ class PrefectWorld:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
         self.store_url = f"sqlite:///{folder}/agrpo.db"
         self.store = Store.open(self.store_url)
         self.store.migrate()
         make_tiny_model(folder / "model")
         (folder / "e2e_rows.py").write_text(ROWS.replace("NUM_ROWS", "1000"))
-        self._started: list[subprocess.Popen[bytes]] = []
+        self.tokens = free_port()
+        self.tokens_url = f"http://127.0.0.1:{self.tokens}"
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "PrefectWorld":
-        self.tokens = free_port()
-        self._start("tokens", PYTHON, "-m", "tests.worlds.token_server", str(self.tokens))
-        self._start("server", PYTHON, "-m", "flows", "ui", "--port", str(self.port))
-        self.wait("Prefect's server is healthy", self._is_healthy)
+        self._start("tokens", "tests.worlds.token_server", str(self.tokens))
+        self.start_server()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in reversed(self._started):
+        for process in reversed(self._started.values()):
             process.terminate()
-        for process in self._started:
+        for process in self._started.values():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(15)
             process.kill()
@@ -58,7 +59,7 @@ class PrefectWorld:
         return {
             **os.environ,
             "PREFECT_HOME": str(self.folder / "prefect"),
-            "PREFECT_API_URL": f"http://127.0.0.1:{self.port}/api",
+            "PREFECT_API_URL": f"{self.url}/api",
             "PREFECT_WORKER_QUERY_SECONDS": "2",
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "DO_NOT_TRACK": "1",
@@ -77,7 +78,7 @@ class PrefectWorld:
             "data": {"rows": f"{self.folder}/e2e_rows.py:rows"},
             "rewards": [f"{self.folder}/e2e_rows.py:remainder"],
             "trainer": {**small, **pace, "save_steps": 2, "save_total_limit": 2, "probe_tolerance": 1e9, **trainer},
-            "servers": {"urls": [f"http://127.0.0.1:{self.tokens}"]},
+            "servers": {"urls": [self.tokens_url]},
             "evaluation": {
                 "steps": 4,
                 "num_samples": 2,
@@ -86,9 +87,33 @@ class PrefectWorld:
             "output": str(self.folder / "runs"),
         }
 
-    def start_worker(self) -> "subprocess.Popen[bytes]":
+    def start_server(self) -> None:
+        """Prefect's server, and wait for it."""
+        self._start("server", "flows", "ui", "--port", str(self.port))
+        self.wait("Prefect's server is healthy", self._is_healthy)
+
+    def start_worker(self) -> None:
         """A Prefect worker of the process pool."""
-        return self._start("worker", PYTHON, "-m", "prefect", "worker", "start", "--pool", "agrpo-process")
+        self._start("worker", "prefect", "worker", "start", "--pool", "agrpo-process")
+
+    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        """Start a module's command, as `python -m ARGUMENTS`."""
+        return self._start(" ".join(arguments).replace("/", "-"), *arguments)
+
+    def lose_power(self, name: str) -> None:
+        """SIGKILL at once for Prefect's server, its worker, and the process that holds the run's lease."""
+        holder = leases.attempts(self.store, name)[-1].holder.pid
+        for process in ("server", "worker"):
+            os.killpg(self._started[process].pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it shared its worker's group
+            os.kill(holder, signal.SIGKILL)
+        for process in ("server", "worker"):
+            self._started[process].wait()
+
+    def boot(self) -> None:
+        """Start server and worker again."""
+        self.start_server()
+        self.start_worker()
 
     def say(self, *arguments: str, check: bool = True) -> str:
         """Run a module's command in the repository, as `python -m ARGUMENTS`; what it printed."""
@@ -100,15 +125,20 @@ class PrefectWorld:
 
     def run_deployment(self, name: str, check: bool = True, **trainer: Any) -> str:
         """Start the run from its deployment, as the command line does; the flow run's id."""
-        given = f"config={json.dumps(self.config(name, **trainer))}"
-        printed = self.say("prefect", "deployment", "run", "agrpo-train/train", "--param", given, check=check)
+        return self.run_named("agrpo-train/train", check, config=self.config(name, **trainer))
+
+    def run_named(self, deployment: str, check: bool = True, **parameters: Any) -> str:
+        """Run a deployment with these parameters; the flow run's id, or what was said instead."""
+        given = [part for key, value in parameters.items() for part in ("--param", f"{key}={json.dumps(value)}")]
+        printed = self.say("prefect", "deployment", "run", deployment, *given, check=check)
         return next((line.split()[-1] for line in printed.splitlines() if "UUID:" in line), printed)
 
     def api(self, method: str, path: str, body: Any = None) -> Any:
         """Ask Prefect's server."""
         data = None if body is None else json.dumps(body).encode()
-        url = f"http://127.0.0.1:{self.port}/api{path}"
-        request = urllib.request.Request(url, data, {"content-type": "application/json"}, method=method)
+        request = urllib.request.Request(
+            f"{self.url}/api{path}", data, {"content-type": "application/json"}, method=method
+        )
         with urllib.request.urlopen(request, timeout=60) as answer:
             text = answer.read()
         return json.loads(text) if text else None
@@ -127,6 +157,10 @@ class PrefectWorld:
         found = runs.find_run(self.store, name)
         return found.token if found else 0
 
+    def last_flow(self, name: str) -> str:
+        """The flow run of the run's newest attempt."""
+        return str(leases.attempts(self.store, name)[-1].flow_run_id)
+
     def kill_flow(self, name: str) -> None:
         """SIGKILL for the process that holds the run's lease."""
         os.kill(leases.attempts(self.store, name)[-1].holder.pid, signal.SIGKILL)
@@ -135,7 +169,7 @@ class PrefectWorld:
         """Processes of the run that still live."""
         return [f"{one.kind} {one.pid}" for one in processes.all(self.store, name) if read_stat(one.pid) is not None]
 
-    def wait(self, what: str, true: Callable[[], bool], limit_s: float = 180.0) -> float:
+    def wait(self, what: str, true: Callable[[], bool], limit_s: float = 300.0) -> float:
         """Wait until it is true; how long that took, in seconds."""
         begun = time.monotonic()
         while not true():
@@ -143,11 +177,13 @@ class PrefectWorld:
             time.sleep(0.1)
         return time.monotonic() - begun
 
-    def _start(self, name: str, *command: str) -> "subprocess.Popen[bytes]":
-        with (self.folder / f"{name}.log").open("a") as log:
-            process = subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=log, stderr=log)
-        self._started.append(process)
-        return process
+    def _start(self, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
+        command, streams = [PYTHON, "-m", *arguments], self.folder / f"{name}.log"
+        with streams.open("a") as log:
+            self._started[name] = subprocess.Popen(
+                command, cwd=ROOT, env=self.environment, stdout=log, stderr=log, start_new_session=True
+            )
+        return self._started[name]
 
     def _is_healthy(self) -> bool:
         with suppress(OSError):

@@ -1,6 +1,8 @@
-"""With a real Prefect server and worker: deploy, launch, crash, cancel, pause, and the schedules a person chose."""
+"""With a real Prefect server and worker: deploy, launch, crash, cancel, go on, pause, evaluate, lose power."""
 
-from collections.abc import Iterator
+import signal
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -48,9 +50,16 @@ def test_a_schedule_ships_paused_and_stays_as_a_person_left_it(world: PrefectWor
         assert schedule(world)["active"] is wish
 
 
+def test_plain_prefect_deploy_makes_every_deployment_too(world: PrefectWorld) -> None:
+    world.say("prefect", "--no-prompt", "deploy", "--all")
+    made = {one["name"]: one["work_pool_name"] for one in world.api("POST", "/deployments/filter", {})}
+    assert made == dict.fromkeys(("train", "evaluate", "nightly"), "agrpo-process")
+    assert schedule(world)["active"] is False
+
+
 def test_automations_are_made_once_and_then_updated(world: PrefectWorld) -> None:
     assert "created agrpo-resume-crashed" in world.say("flows", "automations")
-    assert "updated agrpo-resume-crashed" in world.say("flows", "automations")
+    assert "updated agrpo-resume-crashed" in world.say("flows", "automations", "--silent-s", "90")
     names = [one["name"] for one in world.api("POST", "/automations/filter", {})]
     assert sorted(names) == ["agrpo-resume-crashed", "agrpo-resume-silent"]
 
@@ -88,16 +97,58 @@ def test_a_run_is_named_tagged_and_shown(world: PrefectWorld) -> None:
     assert "attempt 2 begins" in by_key["crash-run"]
 
 
-def test_a_cancelled_run_is_gone_within_15_seconds_with_a_checkpoint(world: PrefectWorld) -> None:
-    flow = world.run_deployment("long", max_steps=FOREVER)
-    world.wait("three steps", lambda: world.step("long") >= 3)
+def cancel(world: PrefectWorld, flow: str) -> None:
+    """Cancel as a person would; nothing may be alive 15 s after they pressed Enter, and a checkpoint must be there."""
+    pressed_at = time.monotonic()
     world.say("prefect", "flow-run", "cancel", flow)
     world.wait("nothing of it lives", lambda: world.alive("long") == [], limit_s=15)
+    took_s = time.monotonic() - pressed_at
+    print(f"cancelled in {took_s:.1f} s")
+    assert took_s < 15
     world.wait("Cancelled", lambda: world.state(flow) == "Cancelled", limit_s=60)
     cursor = checkpoints.cursor(world.store, "long")
     assert cursor is not None
     assert cursor.step == world.step("long")
     assert runs.get_run(world.store, "long").status == "stopped"
+
+
+def test_a_cancelled_run_is_gone_within_15_seconds_with_a_checkpoint(world: PrefectWorld) -> None:
+    flow = world.run_deployment("long", max_steps=FOREVER)
+    world.wait("three steps", lambda: world.step("long") >= 3)
+    cancel(world, flow)
+
+
+def retry_by_command(world: PrefectWorld, flow: str) -> str:
+    world.say("prefect", "flow-run", "retry", flow)
+    return flow
+
+
+def retry_in_the_interface(world: PrefectWorld, flow: str) -> str:
+    state = {"type": "SCHEDULED", "name": "AwaitingRetry", "message": "Retry from the UI"}
+    world.api("POST", f"/flow_runs/{flow}/set_state", {"state": state, "force": True})  # what its button sends
+    return flow
+
+
+def run_the_deployment_again(world: PrefectWorld, flow: str) -> str:
+    return world.run_deployment("long", max_steps=FOREVER)
+
+
+@pytest.mark.parametrize("go_on", [retry_by_command, retry_in_the_interface, run_the_deployment_again])
+def test_a_cancelled_run_goes_on_where_it_was(world: PrefectWorld, go_on: Callable[[PrefectWorld, str], str]) -> None:
+    before, attempts = world.step("long"), world.token("long")
+    flow = go_on(world, world.last_flow("long"))
+    world.wait("it goes on", lambda: world.step("long") >= before + 2)
+    assert world.token("long") == attempts + 1
+    cancel(world, flow)
+
+
+def test_agrpo_resume_goes_on_with_it_too(world: PrefectWorld) -> None:
+    before = world.step("long")
+    resumed = world.start("flows", "resume", "long")
+    world.wait("it goes on", lambda: world.step("long") >= before + 2)
+    resumed.send_signal(signal.SIGINT)
+    assert resumed.wait(60) == 130
+    assert world.alive("long") == []
 
 
 def test_a_paused_run_drains_and_goes_on_when_it_is_resumed(world: PrefectWorld) -> None:
@@ -116,3 +167,26 @@ def test_a_paused_run_drains_and_goes_on_when_it_is_resumed(world: PrefectWorld)
     assert [one.message for one in events.events(world.store, "long") if one.message.startswith("paused")]
     world.say("prefect", "flow-run", "cancel", flow)
     world.wait("nothing of it lives", lambda: world.alive("long") == [], limit_s=15)
+
+
+def test_a_checkpoint_is_evaluated_by_its_deployment(world: PrefectWorld) -> None:
+    known = len(evaluations.of_run(world.store, "crash"))
+    flow = world.run_named("agrpo-evaluate/evaluate", run="crash", url=world.tokens_url)
+    world.wait("it is evaluated", lambda: world.state(flow) == "Completed")
+    found = evaluations.of_run(world.store, "crash")
+    assert len(found) == known + 1
+    shown = world.api("POST", "/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [flow]}}})
+    assert ["pass@1" in one["data"] for one in shown] == [True]
+
+
+def test_a_run_outlives_flow_worker_and_server(world: PrefectWorld) -> None:
+    flow = world.run_deployment("reboot", max_steps=60)
+    world.wait("four steps", lambda: world.step("reboot") >= 4)
+    before = world.step("reboot")
+    world.lose_power("reboot")
+    world.boot()
+    waited = world.wait("the second attempt", lambda: world.token("reboot") == 2, limit_s=240)
+    print(f"begun again {waited:.0f} s after the machine was back")
+    world.wait("the end", lambda: world.state(flow) == "Completed")
+    assert before < runs.get_run(world.store, "reboot").step == 60
+    assert verify(world.store, "reboot").problems == []

@@ -11,9 +11,10 @@ from rich.console import Console
 
 from agrpo.cli.live import watching
 from agrpo.cli.show import summary_table
+from agrpo.errors import StoreError
 from agrpo.launch.attach import refuse_other_settings
 from agrpo.runfile import RunFile, config_hash, decisive, parse, stored_config
-from agrpo.session.check import check_input
+from agrpo.session.check import check_data, check_input
 from agrpo.store import Store, runs
 
 FINISHED, FAILED, INTERRUPTED = 0, 1, 130
@@ -38,6 +39,7 @@ def run_flow(run: RunFile, as_json: bool) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(file=sys.stderr if as_json else sys.stdout)
     if not _is_finished(run):
+        check_data(run)
         try:
             _train(run, console)
         except KeyboardInterrupt:
@@ -46,8 +48,11 @@ def run_flow(run: RunFile, as_json: bool) -> int:
 
 
 def _is_finished(run: RunFile) -> bool:
-    """Known before Prefect's server is started, as is a name that other settings have taken."""
-    store = Store.open(run.store_url)
+    """Known before anything is started or made, as is a name that other settings have taken."""
+    try:
+        store = Store.open(run.store_url, create=False)
+    except StoreError:  # no store yet
+        return False
     try:
         store.migrate()
         found = runs.find_run(store, run.name)

@@ -13,7 +13,7 @@ def evaluate(store: Store, run: str, step: int | None, url: str | None) -> Evalu
     return evaluate_run(store, run, step, url)
 
 
-@stage(name="evaluate and decide")
+@stage(task_run_name="evaluate and decide")
 def conclude(store: Store, night: Night) -> Promotion:
     """Compare with the baseline, promote or roll back."""
     return conclude_night(store, night)

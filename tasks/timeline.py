@@ -38,7 +38,7 @@ def shown(staged: Any, *arguments: Any) -> Any:
         return staged.fn(*arguments)
 
 
-@stage(name="migrate store", retries=2, retry_delay_seconds=1)
+@stage(task_run_name="migrate store", retries=2, retry_delay_seconds=1)
 def migrate(store_url: str) -> None:
     """Bring the store's schema up to date."""
     store = Store.open(store_url)
@@ -46,7 +46,7 @@ def migrate(store_url: str) -> None:
     store.close()
 
 
-@stage(name="load secrets")
+@stage(task_run_name="load secrets")
 def load_secrets(config: RunFile) -> None:
     """Put secrets where the run's processes look for them; they are never parameters and never in the store."""
     for variable, block in config.secrets.items():
@@ -58,7 +58,7 @@ def load_secrets(config: RunFile) -> None:
             ) from None
 
 
-@stage(name="prepare model")
+@stage(task_run_name="prepare model")
 def prepare_model(session: Session) -> str:
     """Make the model if it is one of those that agrpo makes; its path."""
     model = session.run.model
@@ -71,7 +71,7 @@ def prepare_model(session: Session) -> str:
     return model.path
 
 
-@stage(name="prepare data")
+@stage(task_run_name="prepare data")
 def prepare_data(config: RunFile) -> None:
     """Load the rows once, so that bad data is known before the run is."""
     check_data(config)
@@ -97,13 +97,13 @@ def start_worker(session: Session, index: int) -> None:
     session.start_worker(index)
 
 
-@stage(name="trainer")
+@stage(task_run_name="trainer")
 def start_trainer(session: Session) -> None:
     """Start the process that learns."""
     session.start_trainer()
 
 
-@stage(name="evaluator")
+@stage(task_run_name="evaluator")
 def start_evaluator(session: Session) -> None:
     """Start the process that evaluates while training goes on."""
     session.start_evaluator()
@@ -115,7 +115,7 @@ def train_segment(session: Session, after: int) -> int:
     return session.wait_for_checkpoint(after)
 
 
-@stage(name="publish")
+@stage(task_run_name="publish")
 def publish(session: Session) -> str:
     """Name the last checkpoint as the run's model."""
     return str(session.publish())

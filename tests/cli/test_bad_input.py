@@ -1,5 +1,6 @@
 """Whatever is wrong with what a person gave: one line, exit 2, nothing started and nothing left."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -59,7 +60,11 @@ def test_bad_input_is_one_line_and_exit_2(case: str, folder: Path) -> None:
     before = set(folder.rglob("*"))
     options = [part for override in overrides for part in ("--set", override)]
     ended = subprocess.run(
-        [AGRPO, "train", "run.yaml", "--dry-run", *options], cwd=folder, capture_output=True, text=True
+        [AGRPO, "train", "run.yaml", *options],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PREFECT_HOME": str(folder / "prefect"), "AGRPO_DATABASE_URL": ""},
     )
     assert (ended.returncode, ended.stdout) == (2, "")
     [line] = ended.stderr.splitlines()
