@@ -22,9 +22,9 @@ def evaluate(run: str, step: int | None = None, url: str | None = None) -> State
         step: Step of the checkpoint; none for the last one, 0 for the model that the run began with.
         url: A server that serves these weights already; none starts a vLLM server for them.
     """
-    url = os.environ.get("AGRPO_DATABASE_URL") or DEFAULT_URL
-    shown(migrate, url)
-    store = Store.open(url)
+    store_url = os.environ.get("AGRPO_DATABASE_URL") or DEFAULT_URL
+    shown(migrate, store_url)
+    store = Store.open(store_url)
     try:
         found = shown(evaluation.evaluate, store, run, step, url)
     finally:

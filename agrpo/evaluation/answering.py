@@ -4,6 +4,9 @@ import asyncio
 import dataclasses
 from typing import Protocol
 
+import numpy as np
+
+from agrpo.advantages import total_rewards
 from agrpo.environments.pool import EnvironmentPool, TimeLimits
 from agrpo.evaluation.tasks import held_out_rows
 from agrpo.inference.client import SamplingParams
@@ -45,7 +48,10 @@ def spec_of_evaluation(store_url: str, run: RunFile, token: int) -> WorkerSpec:
 
 
 async def answer_all(spec: WorkerSpec, servers: Servers, store: Store, evaluation_id: int) -> None:
-    """Answer every prompt `num_generations` times and store what the rewards say; a refused prompt is left out."""
+    """Answer every prompt `num_generations` times and store what the rewards say.
+
+    What nothing scored is left out: a refused prompt, and an answer for which every source returned None.
+    """
     loop = spec.loop_cls(spec.config, spec.model_name, spec.tokenizer, spec.eos_token_ids, servers)
     scorer = Scorer(spec.reward_funcs, spec.config.reward_timeout_s)
     environments = _environments(spec, loop.threads)
@@ -62,7 +68,9 @@ async def answer_all(spec: WorkerSpec, servers: Servers, store: Store, evaluatio
                 rewards = await scorer.score(generated.group)
             except (GroupFailed, Unscored):
                 return
-            evaluations.add(store, evaluation_id, _answers(generated, rewards))
+            answers = scored_answers(generated, rewards)
+            if answers:
+                evaluations.add(store, evaluation_id, answers)
 
     try:
         await loop.setup()
@@ -77,13 +85,21 @@ async def answer_all(spec: WorkerSpec, servers: Servers, store: Store, evaluatio
             environments.close()
 
 
-def _answers(generated: GeneratedGroup, rewards: dict[str, list[float | None]]) -> list[ScoredAnswer]:
-    found = []
-    for sample, completion in enumerate(generated.group.completions):
-        by_source = {name: values[sample] for name, values in rewards.items()}
-        total = sum(value for value in by_source.values() if value is not None)
-        found.append(ScoredAnswer(generated.prompt.row_index, sample, completion, by_source, total))
-    return found
+def scored_answers(generated: GeneratedGroup, rewards: dict[str, list[float | None]]) -> list[ScoredAnswer]:
+    """The answers of a group that some source scored, each with the sum of its rewards."""
+    completions = generated.group.completions
+    totals = total_rewards(list(rewards.values()), len(completions))
+    return [
+        ScoredAnswer(
+            row_index=generated.prompt.row_index,
+            sample=sample,
+            completion=completion,
+            rewards={name: values[sample] for name, values in rewards.items()},
+            reward=float(total),
+        )
+        for sample, (completion, total) in enumerate(zip(completions, totals, strict=True))
+        if not np.isnan(total)
+    ]
 
 
 def _environments(spec: WorkerSpec, threads: Threads) -> EnvironmentPool | None:

@@ -7,6 +7,11 @@ from typing import Any
 from agrpo.errors import BadInput
 from agrpo.runfile import RunFile, load_dataset
 
+_SAMPLING = {
+    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_completion_length"),
+    *("chat_template_kwargs", "max_tool_calling_iterations"),
+}
+
 
 def held_out_rows(run: RunFile) -> Any:
     """The rows to evaluate on: `evaluation.data`, else the training rows. Raises BadInput when there are none."""
@@ -19,14 +24,10 @@ def held_out_rows(run: RunFile) -> Any:
 
 def fingerprint(run: RunFile) -> str:
     """Equal for evaluations that ask the same prompts in the same way and score them with the same rewards."""
-    trainer = run.trainer
     asked = {
         "rows": [dict(row) for row in held_out_rows(run)],
-        "rewards": run.rewards,
-        "environment": run.environment.model_dump(mode="json"),
+        **run.model_dump(mode="json", include={"rewards", "tools", "environment", "loop"}),
         "evaluation": run.evaluation.model_dump(mode="json", include={"num_samples", "temperature", "pass_reward"}),
-        "sampling": trainer.model_dump(
-            mode="json", include={"max_completion_length", "temperature", "top_p", "top_k", "min_p"}
-        ),
+        "sampling": run.trainer.model_dump(mode="json", include=_SAMPLING),
     }
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()[:16]

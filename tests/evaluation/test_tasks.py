@@ -1,0 +1,36 @@
+"""What makes two evaluations comparable."""
+
+from typing import Any
+
+import pytest
+
+from agrpo.evaluation.tasks import fingerprint
+from agrpo.runfile import RunFile, parse
+
+
+def asked(trainer: dict[str, Any] | None = None, **sections: Any) -> RunFile:
+    """A run whose prompts are those of the quickstart."""
+    given = {"name": "x", "model": {"path": "m"}, "data": {"rows": "examples/quickstart.py:prompts", "limit": 2}}
+    return parse({**given, "rewards": ["a:b"], "trainer": trainer or {}, **sections}, "test")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        asked({"repetition_penalty": 1.1}),
+        asked({"chat_template_kwargs": {"enable_thinking": False}}),
+        asked({"max_tool_calling_iterations": 2}),
+        asked({"max_completion_length": 7}),
+        asked(tools=["a:add"]),
+        asked(loop="a:Loop"),
+        asked(rewards=["a:c"]),
+        asked(evaluation={"num_samples": 3}),
+    ],
+    ids=lambda run: str(run.model_dump(exclude_defaults=True, exclude={"name", "model", "data"}))[:60],
+)
+def test_another_question_is_another_fingerprint(other: RunFile) -> None:
+    assert fingerprint(other) != fingerprint(asked())
+
+
+def test_what_learning_alone_knows_changes_nothing() -> None:
+    assert fingerprint(asked({"learning_rate": 1e-3}, name="y", limits={"restarts": 9})) == fingerprint(asked())
