@@ -98,7 +98,12 @@ class PrefectWorld:
 
     def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
         """Start a module's command, as `python -m ARGUMENTS`."""
-        return self._start(" ".join(arguments).replace("/", "-"), *arguments)
+        return self._start(f"command-{len(self._started)}", *arguments)
+
+    def log(self, process: "subprocess.Popen[bytes]") -> str:
+        """What a command has printed."""
+        [name] = [name for name, started in self._started.items() if started is process]
+        return (self.folder / f"{name}.log").read_text()
 
     def lose_power(self, name: str) -> None:
         """SIGKILL at once for Prefect's server, its worker, and the process that holds the run's lease."""

@@ -1,0 +1,14 @@
+"""What every test here shares."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from end_to_end.prefect_world import PrefectWorld
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectWorld]:
+    """One Prefect server for all tests; those of a file are its chapters."""
+    with PrefectWorld(tmp_path_factory.mktemp("world")) as world:
+        yield world
