@@ -6,12 +6,15 @@ some of its parts: kills, restarts, store, large. Progress goes to stderr. It ne
 
 import argparse
 import json
+import os
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 from benchmarks.durable import large_store, restarts, store_cost
+from benchmarks.durable.page import write_page
 from tests.chaos.many import kill_many
 
 SEED = 11
@@ -76,11 +79,18 @@ def main() -> None:
     parser.add_argument("--run-s", type=float, default=15.0, help="seconds of each of them (%(default)s)")
     parser.add_argument("--tokens", type=int, default=10_000_000, help="tokens of the large store (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--page", action="store_true", help="write all of it into docs/durability-results.md")
     options = parser.parse_args()
+    if options.page and options.only != list(PARTS):
+        parser.error("--page needs every part")
+    begun, load = time.monotonic(), os.getloadavg()[0]
     found: dict[str, Any] = {}
     for name in options.only:
-        say(f"[{name}]")
+        say(f"[{name}] after {time.monotonic() - begun:.0f} s")
         found |= PARTS[name](options)
+    if options.page:
+        command = " ".join(["python -m benchmarks.durability", *sys.argv[1:]])
+        write_page(found, command, time.monotonic() - begun, load)
     print(json.dumps(found) if options.json else "\n".join(f"{name:28} {value}" for name, value in found.items()))
 
 
