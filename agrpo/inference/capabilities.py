@@ -4,7 +4,7 @@ import math
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,15 +86,16 @@ def read_capabilities(models: Json, server_info: Json | None, token_endpoint: bo
         raise MalformedAnswer(f"/v1/models or /server_info lacks or garbles {error!r}") from error
 
 
-def check_trainable(url: str, capabilities: Capabilities, drivable: Collection[str]) -> None:
-    """Refuse a server whose weights cannot be updated, or whose log-probabilities are not those of its samples.
+def check_trainable(url: str, capabilities: Capabilities, drivable: Sequence[str]) -> str:
+    """The server's weight-transfer backend, one of `drivable`, of which the first is recommended to others.
+
+    Refuses a server whose weights cannot be updated, or whose log-probabilities are not those of its samples.
 
     Raises:
         BadInput: one line with the command to start the server with.
     """
-    backend = FILE_BACKEND if FILE_BACKEND in drivable else next(iter(drivable))
-    command = start_command(capabilities.model, backend)
-    if capabilities.weight_backend not in drivable:
+    command = start_command(capabilities.model, drivable[0])
+    if capabilities.weight_backend is None or capabilities.weight_backend not in drivable:
         raise BadInput(
             f"server {url} has weight-transfer backend {capabilities.weight_backend!r}, but this run can drive "
             f"{', '.join(sorted(drivable))}; start it with: {command}"
@@ -104,6 +105,7 @@ def check_trainable(url: str, capabilities: Capabilities, drivable: Collection[s
             f"server {url} has --logprobs-mode {capabilities.logprobs_mode}, but training needs the log-probabilities "
             f"of what was sampled (processed_logprobs); start it with: {command}"
         )
+    return capabilities.weight_backend
 
 
 def start_command(model: str, backend: str) -> str:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from agrpo.errors import ServerOutage
 from agrpo.store import Attempt, processes, servers
@@ -12,11 +12,12 @@ from agrpo.store.pruning import Keep
 from agrpo.trainer import ranks
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 from agrpo.trainer.greeting import capabilities_of, greet
+from agrpo.trainer.policy_weights import PolicyWeights
 from agrpo.trainer.probing import TextProbe
 from agrpo.trainer.publishing import ServerSync
 from agrpo.trainer.store_trainer import StoreTrainer
 from agrpo.trainer.work import RunWork
-from agrpo.weights.publisher import Publisher
+from agrpo.weights.publisher import Publisher, drivable_backends
 
 POLL_S = 0.5
 
@@ -31,14 +32,14 @@ def assemble(
     keep_payloads: Keep = "all",
 ) -> RunWork:
     """Everything that connects a trainer with its run; `watch` is called now and then and may raise."""
-    args, model = trainer.args, trainer.policy
+    args, weights = trainer.args, PolicyWeights(trainer.policy)
     return RunWork(
         attempt=attempt,
-        model=model,
+        weights=weights,
         args=args,
         token_budget=token_budget(attempt, args, watch),
         checkpoint_root=checkpoint_root,
-        sync=server_sync(trainer, attempt, run_dir, model, tokenizer),
+        sync=server_sync(trainer, attempt, run_dir, weights, tokenizer),
         stop=trainer.stop,
         measures=trainer.measures,
         watch=watch,
@@ -47,17 +48,17 @@ def assemble(
 
 
 def server_sync(
-    trainer: StoreTrainer, attempt: Attempt, run_dir: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    trainer: StoreTrainer, attempt: Attempt, run_dir: Path, weights: PolicyWeights, tokenizer: PreTrainedTokenizerBase
 ) -> ServerSync:
     """Publishing to the run's servers, each looked at before its first update."""
-    args = trainer.args
-    publisher = Publisher(run_dir / "weights", args.vllm_server_timeout)
+    args, model = trainer.args, trainer.policy
+    drivable = drivable_backends(args.device.type != "cpu")
     return ServerSync(
         attempt=attempt,
-        model=model,
-        publisher=publisher,
+        weights=weights,
+        publisher=Publisher(run_dir / "weights", args.vllm_server_timeout),
         probe=TextProbe(model, tokenizer, args),
-        greet=lambda url: greet(url, args, str(model.dtype), publisher.backend),
+        greet=lambda url: greet(url, args, str(model.dtype), drivable),
         args=args,
         stop=trainer.stop,
         window=trainer.measures.window,

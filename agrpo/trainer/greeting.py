@@ -1,6 +1,7 @@
 """The first look at a server: can it be trained against at all?"""
 
 import logging
+from collections.abc import Sequence
 
 from agrpo.errors import BadInput
 from agrpo.inference.capabilities import Capabilities, check_trainable, start_command
@@ -11,13 +12,14 @@ from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 logger = logging.getLogger(__name__)
 
 
-def greet(url: str, args: AsyncGRPOConfig, dtype: str, backend: str) -> None:
-    """Refuse a server that cannot take weights or give what the loss needs; warn when it computes in another dtype.
+def greet(url: str, args: AsyncGRPOConfig, dtype: str, drivable: Sequence[str]) -> str:
+    """The weight-transfer backend of a server, one of `drivable`; a warning when it computes in another dtype.
 
-    Raises BadInput with the command that starts a server that can, ServerOutage when it does not answer.
+    Raises BadInput, with the command that starts a better server, when this one cannot take weights or give what the
+    loss needs, ServerOutage when it does not answer.
     """
     able = capabilities_of(url, args.vllm_server_timeout)
-    check_trainable(url, able, [backend])
+    backend = check_trainable(url, able, drivable)
     wanted = args.num_sampler_logprobs if args.score_centering else 0
     if able.max_logprobs is not None and 0 <= able.max_logprobs < wanted:
         raise BadInput(
@@ -29,6 +31,7 @@ def greet(url: str, args: AsyncGRPOConfig, dtype: str, backend: str) -> None:
         logger.warning(
             "server %s computes in %s, the trainer in %s: restart it with --dtype %s", url, able.dtype, own, own
         )
+    return backend
 
 
 def capabilities_of(url: str, timeout_s: float) -> Capabilities:

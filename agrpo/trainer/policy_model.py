@@ -1,7 +1,7 @@
 """The trained model: how it is loaded, made ready for rows, and identified by its weights."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -117,8 +117,13 @@ def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def weights_digest(model: nn.Module) -> str:
     """Hash of what is trained: the same weights, the same digest."""
+    return digest_of(named_weights(model))
+
+
+def digest_of(named: Iterable[tuple[str, Tensor]]) -> str:
+    """Hash of tensors and their names, in the order given."""
     digest = xxhash.xxh3_128()
-    for name, parameter in named_weights(model):
+    for name, parameter in named:
         digest.update(name.encode())
         digest.update(parameter.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()

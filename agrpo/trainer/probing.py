@@ -21,6 +21,10 @@ TEXT = "The quick brown fox jumps over the lazy dog, 0 1 2 3 4 5 6 7 8 9."
 class Probe(Protocol):
     """Compares a server with the trainer."""
 
+    def read(self) -> None:
+        """On every rank of a sharded model: compute what the next checks compare with."""
+        ...
+
     def check(self, url: str) -> None:
         """Raise ProbeFailed when the server serves other weights than the trainer has."""
         ...
@@ -38,10 +42,16 @@ class TextProbe:
         self._tolerance = args.probe_tolerance
         self._dtype = "bfloat16" if args.bf16 else "float16" if args.fp16 else str(model.dtype).removeprefix("torch.")
         self._timeout_s = args.vllm_server_timeout
+        self._read: Sequence[float] | None = None
+
+    def read(self) -> None:
+        """Score TEXT with all ranks; the checks until the next call compare with it."""
+        self._read = self._own_log_probs()
 
     def check(self, url: str) -> None:
         """Raise ProbeFailed with the numbers when the log-probabilities differ; ServerOutage when there are none."""
-        check_probe(url, self._token_ids, self._own_log_probs(), self._tolerance_for(url), self._timeout_s)
+        own = self._own_log_probs() if self._read is None else self._read
+        check_probe(url, self._token_ids, own, self._tolerance_for(url), self._timeout_s)
 
     def _tolerance_for(self, url: str) -> float:
         if self._tolerance is not None:

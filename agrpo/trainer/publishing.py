@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import torch
-from transformers import PreTrainedModel
 
 from agrpo import versions
 from agrpo.errors import MalformedAnswer, Outage, ServerOutage, WeightSyncError
@@ -13,7 +12,7 @@ from agrpo.metrics import Window
 from agrpo.store import Attempt, events, policies, processes, servers
 from agrpo.store.servers import ServerRecord
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
-from agrpo.trainer.policy_model import named_weights
+from agrpo.trainer.policy_weights import PolicyWeights
 from agrpo.trainer.probing import Probe
 from agrpo.trainer.stopping import StopSwitch
 from agrpo.weights.publisher import SyncReport
@@ -26,13 +25,19 @@ REFUSALS_ALLOWED = 3
 class WeightPublisher(Protocol):
     """Sends weights; agrpo.weights.publisher.Publisher."""
 
-    def publish(self, named_tensors: Iterable[tuple[str, torch.Tensor]], version: int, urls: list[str]) -> SyncReport:
-        """Send all weights to all servers; failures are in the report."""
+    def publish(
+        self, named_tensors: Iterable[tuple[str, torch.Tensor]], version: int, urls: list[str], backend: str
+    ) -> SyncReport:
+        """Send all weights to servers of one backend; failures are in the report."""
         ...
 
 
 class PolicySync(Protocol):
-    """What the training loop needs of publishing; called on rank 0 only, never during replay."""
+    """What the training loop needs of publishing; called on rank 0 only, and never during replay, but `prepare`."""
+
+    def prepare(self) -> None:
+        """On every rank whenever the weights have changed: collect what rank 0 will need of the others."""
+        ...
 
     def settle(self, step: int, digest: str, diverged: bool) -> None:
         """Before anything new: make the servers serve what a fresh start or a replay arrived at."""
@@ -53,25 +58,31 @@ class ServerSync:
     def __init__(
         self,
         attempt: Attempt,
-        model: PreTrainedModel,
+        weights: PolicyWeights,
         publisher: WeightPublisher,
         probe: Probe,
-        greet: Callable[[str], None],
+        greet: Callable[[str], str],
         args: AsyncGRPOConfig,
         stop: StopSwitch,
         window: Window,
     ) -> None:
         self._attempt = attempt
-        self._model = model
+        self._weights = weights
         self._publisher = publisher
         self._probe = probe
         self._greet = greet
-        self._greeted: set[str] = set()
+        self._backends: dict[str, str] = {}
         self._args = args
         self._stop = stop
         self._window = window
         self._step = 0
         self._digest = ""
+
+    def prepare(self) -> None:
+        """Make sharded weights whole, and have all ranks compute what the probe compares."""
+        self._weights.gather()
+        if self._weights.is_sharded:
+            self._probe.read()
 
     def settle(self, step: int, digest: str, diverged: bool) -> None:
         """Publish unless the current version is these weights, or these weights were never to be published."""
@@ -141,12 +152,18 @@ class ServerSync:
 
     def _send_once(self, version: int, have: set[int]) -> dict[str, WeightSyncError]:
         lacking = {server.url: server for server in _lacking(self._healthy(), version, have)}
-        for url in lacking.keys() - self._greeted:
-            self._greet(url)
-            self._greeted.add(url)
-        if not lacking:
-            return {}
-        report = self._publisher.publish(named_weights(self._model), version, list(lacking))
+        for url in lacking.keys() - self._backends.keys():
+            self._backends[url] = self._greet(url)
+        failed: dict[str, WeightSyncError] = {}
+        for backend in sorted({self._backends[url] for url in lacking}):
+            urls = [url for url in lacking if self._backends[url] == backend]
+            report = self._publisher.publish(self._weights.named(), version, urls, backend)
+            self._note(report, version, lacking, have)
+            failed |= report.failed
+        return failed
+
+    def _note(self, report: SyncReport, version: int, lacking: dict[str, ServerRecord], have: set[int]) -> None:
+        """Probe and record the servers that took the weights."""
         for url in report.confirmed:
             if self._probe_is_due(version):
                 self._check(url)
@@ -156,7 +173,6 @@ class ServerSync:
             for phase, seconds in report.times.items():
                 self._window.add(f"perf/weight_sync_{phase}_s", seconds)
             self._window.add("perf/weight_sync_s", sum(report.times.values()))
-        return report.failed
 
     def _probe_is_due(self, version: int) -> bool:
         every = self._args.probe_steps

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 import transformers
-from transformers import PreTrainedModel
 
 from agrpo.allowance import allowance_tokens, first_allowance, full_step_tokens
 from agrpo.errors import Outage
@@ -19,7 +18,7 @@ from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 from agrpo.trainer.checkpoint import CheckpointShelf, Choice
 from agrpo.trainer.feed import Ending, Feed, Pace, StepOrder
 from agrpo.trainer.measures import SCORED_ORDER, GroupMeter, Measures
-from agrpo.trainer.policy_model import weights_digest
+from agrpo.trainer.policy_weights import PolicyWeights
 from agrpo.trainer.publishing import PolicySync
 from agrpo.trainer.stopping import StopSwitch
 from agrpo.trees import Limits
@@ -36,7 +35,7 @@ class RunWork:
     def __init__(
         self,
         attempt: Attempt,
-        model: PreTrainedModel,
+        weights: PolicyWeights,
         args: AsyncGRPOConfig,
         token_budget: int,
         checkpoint_root: Path,
@@ -48,7 +47,7 @@ class RunWork:
     ) -> None:
         self.token_budget = token_budget
         self._attempt = attempt
-        self._model = model
+        self._weights = weights
         self._args = args
         self._sync = sync
         self._watch = watch
@@ -78,6 +77,7 @@ class RunWork:
 
     def begin(self, step: int) -> None:
         """Everything is loaded as it was after `step`."""
+        self._sync.prepare()
         if not self._is_first:
             return
         if runs.get_run(self.store, self._attempt.run_id).allowance_tokens is None:
@@ -87,7 +87,7 @@ class RunWork:
             )
             runs.set_allowance(self._attempt, 0, tokens)
         if step >= self._feed.last_recorded:
-            self._sync.settle(step, weights_digest(self._model), diverged=False)
+            self._sync.settle(step, self._weights.digest(), diverged=False)
 
     def next_order(self, step: int) -> StepOrder | Ending:
         """The step's order; every rank gets rank 0's."""
@@ -112,9 +112,10 @@ class RunWork:
 
     def close(self, order: StepOrder) -> None:
         """The step is made: note its weights, let the workers go on, publish."""
+        self._sync.prepare()
         if not self._is_first:
             return
-        digest = weights_digest(self._model)
+        digest = self._weights.digest()
         values = {"num_tokens": order.num_tokens, "num_trained": order.num_trained}
         verdict = steps.finish(self._attempt, order.step, digest, values)
         self._diverged |= verdict == "different"

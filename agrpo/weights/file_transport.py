@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 import torch
 from safetensors.torch import save_file
 
-from agrpo.inference.capabilities import FILE_BACKEND
 from agrpo.weights.phases import Phases
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -21,8 +20,6 @@ _ROOM = 1.2
 
 class FileTransport:
     """Writes a safetensors file per publish and tells each server where it lies."""
-
-    backend = FILE_BACKEND
 
     def __init__(self, folder: Path, timeout_s: float) -> None:
         self._folder = folder

@@ -1,6 +1,7 @@
 """Weights by NCCL: vLLM's own trainer-side engine, driven through our checked phases. Needs vLLM and a GPU."""
 
 import asyncio
+import contextlib
 import socket
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
@@ -14,15 +15,12 @@ from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactor
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
 from agrpo.errors import WeightSyncError
-from agrpo.inference.capabilities import NCCL_BACKEND
 from agrpo.inference.command import free_port
 from agrpo.weights.phases import Phases
 
 
 class NcclTransport:
     """Broadcasts the weights from this process's GPU to the workers of each server."""
-
-    backend = NCCL_BACKEND
 
     def __init__(self, folder: Path, timeout_s: float) -> None:
         self._source = TensorSource()
@@ -109,7 +107,9 @@ class TensorSource(WeightSource):
         return [ParamMeta(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in self.tensors]
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return iter(self.tensors)
+        # Weights that were gathered from shards lie in main memory; one at a time has room on the GPU.
+        on_gpu = torch.cuda.is_available()
+        return ((name, tensor.cuda() if on_gpu else tensor) for name, tensor in self.tensors)
 
 
 async def in_daemon_thread(work: Any, timeout_s: float) -> Any:
@@ -126,7 +126,8 @@ async def in_daemon_thread(work: Any, timeout_s: float) -> Any:
             outcome, error = work(), None
         except BaseException as caught:
             outcome, error = None, caught
-        loop.call_soon_threadsafe(settle, outcome, error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: whoever waited has given up
+            loop.call_soon_threadsafe(settle, outcome, error)
 
     threading.Thread(target=run, daemon=True).start()
     async with asyncio.timeout(timeout_s):

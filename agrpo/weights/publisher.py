@@ -10,23 +10,20 @@ from typing import Protocol
 
 import torch
 
-from agrpo.errors import AgrpoError, BadInput, WeightSyncError
-from agrpo.inference.client import ServerClient
+from agrpo.errors import BadInput, WeightSyncError
+from agrpo.inference.capabilities import FILE_BACKEND, NCCL_BACKEND
 from agrpo.inference.http import HttpServer, run_blocking
 from agrpo.weights.phases import Phases, PhaseTimes, update_server
 
 TRANSPORTS = {
-    "file": "agrpo.weights.file_transport:FileTransport",
-    "nccl": "agrpo.weights.nccl_transport:NcclTransport",
+    NCCL_BACKEND: "agrpo.weights.nccl_transport:NcclTransport",
+    FILE_BACKEND: "agrpo.weights.file_transport:FileTransport",
 }
-"""Import paths, because the second one needs vLLM and a GPU."""
+"""By the server's backend (`--weight-transfer-config`), best first; import paths, because NCCL needs vLLM and a GPU."""
 
 
 class Transport(Protocol):
     """How weights travel; one publish is prepare, send to each server, discard."""
-
-    backend: str
-    """The name that servers know it by (`--weight-transfer-config`)."""
 
     def prepare(self, named_tensors: Iterable[tuple[str, torch.Tensor]], version: int, urls: Sequence[str]) -> None:
         """Collect the tensors."""
@@ -54,30 +51,34 @@ class SyncReport:
 class Publisher:
     """Sends weights from rank 0 to servers given by URL."""
 
-    def __init__(self, folder: Path, timeout_s: float, transport: str = "file") -> None:
+    def __init__(self, folder: Path, timeout_s: float) -> None:
         """`folder`: for weight files, below the run's folder. `timeout_s`: of each call to a server."""
         self._timeout_s = timeout_s
-        self._transport = load_transport(transport, folder, timeout_s)
-
-    @property
-    def backend(self) -> str:
-        """The weight-transfer backend that the servers must have."""
-        return self._transport.backend
+        self._folder = folder
+        self._transports: dict[str, Transport] = {}
 
     def publish(
-        self, named_tensors: Iterable[tuple[str, torch.Tensor]], version: int, urls: Sequence[str]
+        self,
+        named_tensors: Iterable[tuple[str, torch.Tensor]],
+        version: int,
+        urls: Sequence[str],
+        backend: str = FILE_BACKEND,
     ) -> SyncReport:
         """Send all weights, under the checkpoint's names, to every server at once, as policy `version`.
 
-        A server that fails is in the report and not an exception: the others have the new weights.
+        `backend` is that of the servers. One that fails is in the report and not an exception: the others have the
+        new weights.
         """
+        if backend not in self._transports:
+            self._transports[backend] = load_transport(backend, self._folder, self._timeout_s)
+        transport = self._transports[backend]
         begun = time.monotonic()
         try:
-            self._transport.prepare(named_tensors, version, urls)
+            transport.prepare(named_tensors, version, urls)
             barrier_s = time.monotonic() - begun
-            outcomes = run_blocking(self._update_all(version, urls))
+            outcomes = run_blocking(self._update_all(transport, version, urls))
         finally:
-            self._transport.discard()
+            transport.discard()
         done = {url: outcome for url, outcome in outcomes.items() if isinstance(outcome, PhaseTimes)}
         return SyncReport(
             times={
@@ -89,40 +90,30 @@ class Publisher:
             failed={url: outcome for url, outcome in outcomes.items() if isinstance(outcome, WeightSyncError)},
         )
 
-    def served_version(self, url: str) -> str | None:
-        """What the server at `url` says it serves ("default": its first checkpoint); None when it does not answer."""
-
-        async def ask() -> str | None:
-            async with ServerClient(url, self._timeout_s) as client:
-                return await client.weight_version()
-
-        try:
-            return run_blocking(ask())
-        except AgrpoError:
-            return None
-
-    async def _update_all(self, version: int, urls: Sequence[str]) -> dict[str, PhaseTimes | WeightSyncError]:
-        outcomes = await asyncio.gather(*(self._update_one(version, url) for url in urls))
+    async def _update_all(
+        self, transport: Transport, version: int, urls: Sequence[str]
+    ) -> dict[str, PhaseTimes | WeightSyncError]:
+        outcomes = await asyncio.gather(*(self._update_one(transport, version, url) for url in urls))
         return dict(zip(urls, outcomes, strict=True))
 
-    async def _update_one(self, version: int, url: str) -> PhaseTimes | WeightSyncError:
+    async def _update_one(self, transport: Transport, version: int, url: str) -> PhaseTimes | WeightSyncError:
         async with HttpServer(url, self._timeout_s, keep_alive=False) as server:
             try:
-                return await update_server(Phases(server, version), self._transport.send)
+                return await update_server(Phases(server, version), transport.send)
             except WeightSyncError as error:
                 return error
 
 
-def load_transport(name: str, folder: Path, timeout_s: float) -> Transport:
-    """The transport of that name in TRANSPORTS, or at an import path "package.module:Class"."""
-    path = TRANSPORTS.get(name, name)
-    module, _, attribute = path.partition(":")
-    if not attribute:
-        raise BadInput(
-            f"weight transport {name!r} is none of {', '.join(TRANSPORTS)}, nor a path like package.module:Class"
-        )
+def drivable_backends(on_gpu: bool) -> list[str]:
+    """Backends of servers that a trainer on a GPU or CPU can send weights to, best first."""
+    return list(TRANSPORTS) if on_gpu else [FILE_BACKEND]
+
+
+def load_transport(backend: str, folder: Path, timeout_s: float) -> Transport:
+    """The transport for servers of that backend. Raises BadInput when what it needs is not installed."""
+    module, _, attribute = TRANSPORTS[backend].partition(":")
     try:
         found: Transport = getattr(importlib.import_module(module), attribute)(folder, timeout_s)
     except ImportError as error:
-        raise BadInput(f"weight transport {name!r} needs a package that is not installed here: {error}") from error
+        raise BadInput(f"weight backend {backend!r} needs a package that is not installed here: {error}") from error
     return found

@@ -11,6 +11,7 @@ from agrpo.sequences import build_sequences
 from agrpo.store import Attempt, Store, groups, policies, workers
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 from agrpo.trainer.policy_model import load_policy
+from agrpo.trainer.policy_weights import PolicyWeights
 from agrpo.trainer.store_trainer import StoreTrainer
 from agrpo.trainer.work import RunWork
 from tests.worlds import small_groups
@@ -24,6 +25,9 @@ class NoServers:
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
         self.calls: list[tuple[str, int, bool]] = []
+
+    def prepare(self) -> None:
+        pass
 
     def settle(self, step: int, digest: str, diverged: bool) -> None:
         self.calls.append(("settle", step, diverged))
@@ -122,7 +126,7 @@ def trainer_for(
     sync = NoServers(attempt)
     work = RunWork(
         attempt=attempt,
-        model=model,
+        weights=PolicyWeights(model),
         args=args,
         token_budget=token_budget,
         checkpoint_root=Path(args.output_dir),

@@ -7,6 +7,7 @@ from agrpo.errors import ProbeFailed, ServerOutage, WeightSyncError
 from agrpo.metrics import Window
 from agrpo.store import events, policies, servers
 from agrpo.trainer import publishing
+from agrpo.trainer.policy_weights import PolicyWeights
 from agrpo.trainer.publishing import ServerSync
 from agrpo.trainer.stopping import StopSwitch
 from agrpo.weights.publisher import SyncReport
@@ -21,7 +22,8 @@ class Publisher:
         self.sent = []
         self.failures = []
 
-    def publish(self, named_tensors, version, urls):
+    def publish(self, named_tensors, version, urls, backend):
+        assert backend == "agrpo_file"
         assert [name for name, _ in named_tensors] == ["bias", "weight"]
         self.sent.append((version, tuple(urls)))
         failed = self.failures.pop(0) if self.failures else {}
@@ -34,6 +36,9 @@ class Probe:
         self.checked = []
         self.error = None
 
+    def read(self):
+        raise AssertionError("only for sharded models")
+
     def check(self, url):
         self.checked.append(url)
         if self.error is not None:
@@ -45,9 +50,13 @@ class World:
         self.attempt, self.publisher, self.probe, self.window = attempt, Publisher(), Probe(), Window()
         self.stop, self.greeted = StopSwitch(), []
         args = ledger.config(tmp_path, vllm_server_timeout=20.0, **settings)
-        self.sync = ServerSync(
-            attempt, nn.Linear(2, 2), self.publisher, self.probe, self.greeted.append, args, self.stop, self.window
-        )
+        weights = PolicyWeights(nn.Linear(2, 2))
+        self.sync = ServerSync(attempt, weights, self.publisher, self.probe, self.greet, args, self.stop, self.window)
+        self.sync.prepare()
+
+    def greet(self, url):
+        self.greeted.append(url)
+        return "agrpo_file"
 
     def server(self, url, index=0, state="healthy"):
         number = servers.register(self.attempt, url, index)

@@ -1,5 +1,6 @@
 """Publishing against scripted servers that fail in each phase (fault 7)."""
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from agrpo.errors import BadInput
+from agrpo.inference.command import ServerSettings, server_command
 from agrpo.weights.file_transport import weights_folders
-from agrpo.weights.publisher import Publisher, SyncReport
-from tests.worlds.scripted_vllm import HANG, Answer, ScriptedVllm, scripted_vllm
+from agrpo.weights.publisher import Publisher, SyncReport, drivable_backends, load_transport
+from tests.worlds.scripted_vllm import HANG, Answer, ScriptedVllm, scripted_vllm, served_version
 
 TENSORS = [("a.weight", torch.arange(6.0).reshape(2, 3)), ("b.weight", torch.ones(4))]
 PATHS = {
@@ -61,7 +62,7 @@ def test_the_phases_come_in_order_and_the_version_is_confirmed(server: ScriptedV
         "/weight_info",
         "/resume",
     ]
-    assert server.version == "3" and publisher.served_version(server.url) == "3"
+    assert server.version == "3" and served_version(server.url) == "3"
     assert set(report.times) == {"pause", "barrier", "transfer"} and min(report.times.values()) >= 0
 
 
@@ -115,7 +116,7 @@ def test_after_a_half_way_failure_nobody_claims_to_know_the_weights(
     publish(publisher, 1, server)
     server.script[PATHS[phase]] = FAILURES["error"]
     publish(publisher, 2, server)
-    assert publisher.served_version(server.url) == label
+    assert served_version(server.url) == label
 
 
 def test_a_server_that_serves_another_version_is_not_confirmed(server: ScriptedVllm, publisher: Publisher) -> None:
@@ -158,10 +159,13 @@ def test_a_server_without_a_cache_endpoint_has_cleared_it_at_the_pause(
 def test_a_server_that_is_away_has_no_version(publisher: Publisher) -> None:
     with scripted_vllm() as gone:
         url = gone.url
-    assert publisher.served_version(url) is None
+    assert served_version(url) is None
     assert publisher.publish(TENSORS, 1, [url]).failed[url].phase == "pause"
 
 
-def test_an_unknown_transport_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="'pigeon' is none of file, nccl"):
-        Publisher(tmp_path, 1.0, transport="pigeon")
+def test_a_gpu_trainer_drives_what_its_own_servers_are_started_with(tmp_path: Path) -> None:
+    for device, on_gpu in (("cpu", False), ("cuda", True)):
+        command, _ = server_command(ServerSettings(model="m", port=1, device=device))
+        started = json.loads(command[command.index("--weight-transfer-config") + 1])["backend"]
+        assert drivable_backends(on_gpu)[0] == started
+        assert load_transport(started, tmp_path, 1.0)

@@ -19,6 +19,7 @@ from agrpo.records import TurnRecord
 from agrpo.weights.phases import Phases, update_server
 from agrpo.weights.probe import check_probe
 from agrpo.weights.publisher import Publisher
+from tests.worlds.scripted_vllm import served_version
 from tests.worlds.vllm_server import VllmServer
 
 PROBE = [2, 34, 32, 18, 31, 81, 6, 98, 76, 98, 7, 98, 84]
@@ -75,18 +76,18 @@ def test_two_publishes_and_a_failed_one_between(
     assert disagreement(vllm_server, model) > 0.1
     assert publisher.publish(model.named_parameters(), 1, [vllm_server.url]).failed == {}
     assert disagreement(vllm_server, model) < 1e-4
-    assert publisher.served_version(vllm_server.url) == "1"
+    assert served_version(vllm_server.url) == "1"
 
     wrong = dict(model.named_parameters()) | {"model.unheard.weight": torch.zeros(2)}
     error = publisher.publish(wrong.items(), 2, [vllm_server.url]).failed[vllm_server.url]
     assert error.phase == "update" and "model.unheard.weight" in str(error)
-    assert publisher.served_version(vllm_server.url) == "unknown"
+    assert served_version(vllm_server.url) == "unknown"
     assert generate(vllm_server, [PROBE], SamplingParams(max_tokens=2))[0].weight_versions == [("unknown", 0, 2)]
 
     change(model, 2)
     assert publisher.publish(model.named_parameters(), 2, [vllm_server.url]).failed == {}
     assert disagreement(vllm_server, model) < 1e-4
-    assert publisher.served_version(vllm_server.url) == "2"
+    assert served_version(vllm_server.url) == "2"
 
 
 def test_the_probe_catches_weights_that_were_not_delivered(

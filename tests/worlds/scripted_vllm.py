@@ -7,6 +7,10 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from agrpo.errors import ServerOutage
+from agrpo.inference.client import ServerClient
+from agrpo.inference.http import run_blocking
+
 Answer = tuple[int, object]
 """Status and body: text and bytes go out as they are, everything else as JSON."""
 HANG: Answer = (0, None)
@@ -129,3 +133,16 @@ def scripted_vllm() -> Iterator[ScriptedVllm]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def served_version(url: str) -> str | None:
+    """What a server says it serves ("default": its first checkpoint); None when it does not answer."""
+
+    async def ask() -> str | None:
+        async with ServerClient(url, 2.0) as client:
+            return await client.weight_version()
+
+    try:
+        return run_blocking(ask())
+    except ServerOutage:
+        return None
