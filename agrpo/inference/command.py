@@ -10,6 +10,8 @@ from pathlib import Path
 from agrpo.inference.capabilities import FILE_BACKEND, NCCL_BACKEND
 
 LOOPBACK = "127.0.0.1"
+NUM_API_SERVERS = 8
+"""Processes of a server on GPUs that turn answers into JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,10 @@ class ServerSettings:
     """"cpu" or "cuda"."""
     gpus: tuple[int, ...] = ()
     """GPUs of this server; more than one splits every layer over them. Empty leaves CUDA_VISIBLE_DEVICES alone."""
+    revision: str | None = None
+    """Branch, tag or commit of a model on the Hub."""
+    trust_remote_code: bool = False
+    """Run code that comes with the model."""
     dtype: str = "float32"
     max_model_len: int | None = None
     """Longest prompt plus completion in tokens; None is the model's own limit."""
@@ -38,15 +44,9 @@ class ServerSettings:
     """Of the server's own sampling: give every server another one, or equal prompts get equal completions."""
     threads: int | None = None
     """CPU threads; None takes all that this process may use."""
-    cpu_binding: str = "nobind"
-    """vLLM's way to bind its threads to cores: "nobind", "auto" or a list such as "0-3"."""
     kv_cache_gb: int = 1
     """Size of the KV cache on the CPU."""
     gpu_memory_frac: float = 0.9
-    api_servers: int | None = None
-    """Processes that turn answers into JSON; None: 8 on GPU, 1 on CPU."""
-    enforce_eager: bool | None = None
-    """Skip compiling the model; None: only on the CPU, where compiling takes two minutes."""
     python: str | None = None
     """Interpreter whose environment holds vLLM; None is this one."""
     args: tuple[str, ...] = ()
@@ -69,16 +69,20 @@ def server_command(settings: ServerSettings) -> tuple[list[str], dict[str, str]]
     }
     if settings.max_model_len is not None:
         options["--max-model-len"] = settings.max_model_len
+    if settings.revision is not None:
+        options["--revision"] = settings.revision
     if on_gpu:
-        options["--api-server-count"] = settings.api_servers or 8
+        options["--api-server-count"] = NUM_API_SERVERS
         options["--gpu-memory-utilization"] = settings.gpu_memory_frac
     if len(settings.gpus) > 1:
         options["--tensor-parallel-size"] = len(settings.gpus)
     switches = ["--enable-scale-out", "--disable-uvicorn-access-log"]
+    if settings.trust_remote_code:
+        switches.append("--trust-remote-code")
     if settings.sampling_masks:
         switches.append("--return-sampling-mask")
-    if (not on_gpu) if settings.enforce_eager is None else settings.enforce_eager:
-        switches.append("--enforce-eager")
+    if not on_gpu:
+        switches.append("--enforce-eager")  # compiling takes two minutes there
     # The `vllm` script looks for a distribution of that name, which the CPU build does not have.
     python = settings.python or sys.executable
     argv = [python, "-m", "vllm.entrypoints.openai.api_server"]
@@ -90,7 +94,6 @@ def _environment(settings: ServerSettings, on_gpu: bool) -> dict[str, str]:
     env = {
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "AGRPO_WEIGHTS_DIR": os.pathsep.join(str(folder.resolve()) for folder in settings.weights_folders),
     }
     if Path(settings.model).is_dir():
@@ -101,7 +104,7 @@ def _environment(settings: ServerSettings, on_gpu: bool) -> dict[str, str]:
         env["VLLM_USE_V2_MODEL_RUNNER"] = "1"
     if not on_gpu:
         env["VLLM_CPU_KVCACHE_SPACE"] = str(settings.kv_cache_gb)
-        env["VLLM_CPU_OMP_THREADS_BIND"] = settings.cpu_binding
+        env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         if settings.threads is not None:
             env["OMP_NUM_THREADS"] = str(settings.threads)
     return env

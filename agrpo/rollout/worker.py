@@ -175,12 +175,15 @@ def spec_of_run(store_url: str, run_id: str, token: int) -> WorkerSpec:
     config = make_config(run, runfile.training_arguments(run))
     dataset = runfile.load_dataset(run)
     tools = check_tools([runfile.resolve_callable(path) for path in run.tools])
-    tokenizer = AutoTokenizer.from_pretrained(run.model.path, trust_remote_code=config.trust_remote_code)
+    revision = config.model_revision
+    tokenizer = AutoTokenizer.from_pretrained(
+        run.model.path, revision=revision or "main", trust_remote_code=config.trust_remote_code
+    )
     return WorkerSpec(
         config=config,
         model_name=run.model.path,
         tokenizer=tokenizer,
-        eos_token_ids=end_tokens(run.model.path, tokenizer),
+        eos_token_ids=end_tokens(run.model.path, tokenizer, revision),
         dataset=dataset,
         reward_funcs=tuple(runfile.resolve_callable(path) for path in run.rewards),
         store_url=store_url,
@@ -194,12 +197,12 @@ def spec_of_run(store_url: str, run_id: str, token: int) -> WorkerSpec:
     )
 
 
-def end_tokens(model_name: str, tokenizer: "PreTrainedTokenizerBase") -> tuple[int, ...]:
+def end_tokens(model_name: str, tokenizer: "PreTrainedTokenizerBase", revision: str | None = None) -> tuple[int, ...]:
     """Ids that end a completion: the tokenizer's and those of the model's generation config, where it has one."""
     from transformers import GenerationConfig
 
     try:
-        named = GenerationConfig.from_pretrained(model_name).eos_token_id
+        named = GenerationConfig.from_pretrained(model_name, revision=revision or "main").eos_token_id
     except OSError:
         named = None
     listed = named if isinstance(named, list) else [named]

@@ -17,6 +17,9 @@ SHARED_MEMORY = Path("/dev/shm")
 STANDBY_AFTER_S = 20.0
 """A worker has loaded by then, and the cores are free again."""
 
+VLLM_MAX_LOGPROBS = 20
+"""What a server offers unless it is told otherwise."""
+
 
 def server(run: RunFile, index: int, placement: Placement) -> ChildSpec:
     """A vLLM server on a port that is free now; another attempt may adopt it while its settings are the same."""
@@ -66,7 +69,9 @@ def trainer_command(run: RunFile, placement: Placement, module: str, *arguments:
         count = ("--multi_gpu", "--num_machines", "1", "--num_processes", str(run.trainer.ranks))
         launch = (sys.executable, "-m", "accelerate.commands.launch", *count)
     elif run.trainer.ranks > 1:
-        launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", *ranks)
+        # torchrun would take the module's own options for beginnings of its own.
+        launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", *ranks, "-m", "--")
+        return (*launch, module, *arguments)
     return (*launch, "-m", module, *arguments)
 
 
@@ -87,6 +92,9 @@ def _server_settings(run: RunFile, index: int, placement: Placement, port: int) 
         gpus=gpus,
         dtype=chosen.dtype,
         max_model_len=chosen.max_model_len,
+        max_logprobs=max(VLLM_MAX_LOGPROBS, sampling.num_sampler_logprobs + 1),
+        revision=(sampling.model_init_kwargs or {}).get("revision"),
+        trust_remote_code=sampling.trust_remote_code,
         weights_folders=(run.run_dir, SHARED_MEMORY),
         sampling_masks=bool(gpus) and restricted,
         seed=sampling.seed + index,

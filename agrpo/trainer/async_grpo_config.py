@@ -2,6 +2,7 @@
 
 # ruff: noqa: RUF009 - _setting is dataclasses.field with the help text in its place
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,25 +103,46 @@ class AsyncGRPOConfig(TrainingArguments):
         if self.ddp_find_unused_parameters is None:
             self.ddp_find_unused_parameters = False
         super().__post_init__()  # type: ignore[no-untyped-call]
+        _refuse_other_sharding(self)
         _refuse_bad_values(self)
+
+    @property
+    def model_revision(self) -> str | None:
+        """Branch, tag or commit of the model on the Hub, where model_init_kwargs names one."""
+        given = self.model_init_kwargs
+        keywords = json.loads(given) if isinstance(given, str) else given or {}
+        revision: str | None = keywords.get("revision")
+        return revision
 
 
 def _refuse_unsupported(args: AsyncGRPOConfig) -> None:
     """Refuse what TrainingArguments knows and this trainer does not do."""
     mesh = args.parallelism_config
-    fsdp_version = (args.fsdp_config or {}).get("version", 2) if isinstance(args.fsdp_config, dict) else 2
     refusals = [
         (args.deepspeed, "deepspeed is set: DeepSpeed is not supported; shard with FSDP2 instead"),
         (mesh and mesh.cp_size > 1, "cp_size > 1: context parallelism is not supported; use a smaller token_budget"),
         (mesh and mesh.sp_size > 1, "sp_size > 1: sequence parallelism is not supported; use a smaller token_budget"),
         (args.use_liger_kernel, "use_liger_kernel=True: the head is already fused with the loss; leave it False"),
         (args.remove_unused_columns, "remove_unused_columns=True: rewards read the columns; leave it False"),
-        (args.fsdp and fsdp_version != 2, f"fsdp_config version {fsdp_version}: sharded training is FSDP2; set 2"),
         (args.auto_find_batch_size, "auto_find_batch_size=True: a row is bounded by token_budget; leave it False"),
         (
             args.per_device_train_batch_size != DOCUMENTED_BATCH_SIZE,
             f"per_device_train_batch_size={args.per_device_train_batch_size} would do nothing: "
             "set groups_per_step (groups in a step) or token_budget (tokens in a row)",
+        ),
+    ]
+    _raise_first(refusals)
+
+
+def _refuse_other_sharding(args: AsyncGRPOConfig) -> None:
+    """Refuse all but FSDP2 with whole checkpoints, once the base class has read `fsdp_config`, a file or a mapping."""
+    sharding = args.fsdp_plugin_args or {}
+    version, kind = sharding.get("fsdp_version", 2), sharding.get("state_dict_type", "FULL_STATE_DICT")
+    refusals: list[tuple[object, str]] = [
+        (version != 2, f"fsdp_config version {version}: sharded training is FSDP2; leave version out, or set 2"),
+        (
+            kind != "FULL_STATE_DICT",
+            f"fsdp_config state_dict_type {kind}: a checkpoint must load with from_pretrained; leave it out",
         ),
     ]
     _raise_first(refusals)

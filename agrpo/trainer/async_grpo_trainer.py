@@ -119,7 +119,7 @@ class AsyncGRPOTrainer(StoreTrainer):
             config=self.args,
             model_name=self.model_name,
             tokenizer=self.tokenizer,
-            eos_token_ids=end_tokens(self.model_name, self.tokenizer),
+            eos_token_ids=end_tokens(self.model_name, self.tokenizer, self.args.model_revision),
             dataset=self.train_dataset,
             reward_funcs=self.reward_funcs,
             store_url=store_url,

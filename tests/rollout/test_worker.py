@@ -165,3 +165,20 @@ def test_every_end_token_of_the_model_counts(tmp_path: Path) -> None:
     assert end_tokens(str(tmp_path), tokenizer) == (1,)
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 7]}')
     assert end_tokens(str(tmp_path), tokenizer) == (1, 2, 7)
+
+
+def test_end_tokens_are_those_of_the_revision(tmp_path: Path) -> None:
+    hub = tmp_path / "hub" / "models--org--model"
+    for revision, end in (("main", 5), ("v2", 6)):
+        snapshot = hub / "snapshots" / f"commit-{revision}"
+        snapshot.mkdir(parents=True)
+        (snapshot / "generation_config.json").write_text(f'{{"eos_token_id": {end}}}')
+        (hub / "refs").mkdir(exist_ok=True)
+        (hub / "refs" / revision).write_text(f"commit-{revision}")
+    program = (
+        "from agrpo.rollout.worker import end_tokens; from tests.worlds.tiny_model import make_tokenizer\n"
+        "print(*(end_tokens('org/model', make_tokenizer(), revision) for revision in (None, 'v2')))"
+    )
+    env = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    env.pop("HF_HUB_CACHE", None)
+    assert subprocess.check_output([sys.executable, "-c", program], env=env, text=True).strip() == "(1, 5) (1, 6)"

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from torch.distributed.run import get_args_parser
 
 from agrpo.runfile import RunFile, parse
 from agrpo.session import specs
@@ -38,6 +39,14 @@ def test_ranks_decide_who_starts_the_trainer(attempt: Attempt) -> None:
     assert launched_by(2, Placement([2, 3], [[0]])) == "accelerate.commands.launch"
 
 
+def test_torchrun_leaves_the_trainers_own_options_alone(attempt: Attempt) -> None:
+    command = specs.trainer(run(trainer={"ranks": 2}), attempt, CPU).command
+    assert not callable(command)
+    understood = get_args_parser().parse_args(command[3:])
+    assert (understood.module, understood.training_script) == (True, "agrpo.trainer.main")
+    assert understood.training_script_args == list(command[-8:])
+
+
 def test_a_worker_never_sees_a_gpu(attempt: Attempt) -> None:
     assert specs.worker(run(), attempt, 0).env["CUDA_VISIBLE_DEVICES"] == ""
     assert specs.trainer(run(), attempt, Placement([3], [[0]])).env["CUDA_VISIBLE_DEVICES"] == "3"
@@ -63,3 +72,14 @@ def test_threads_reach_the_environment(attempt: Attempt) -> None:
     chosen = run(trainer={"threads": 2}, servers={"threads": 1})
     assert specs.trainer(chosen, attempt, CPU).env["OMP_NUM_THREADS"] == "2"
     assert specs.server(chosen, 0, CPU).env["OMP_NUM_THREADS"] == "1"
+
+
+def test_a_server_serves_what_the_trainer_asks_of_the_model() -> None:
+    plain = specs.server(run(), 0, CPU).command
+    assert "--trust-remote-code" not in plain and "--revision" not in plain
+    assert plain[plain.index("--max-logprobs") + 1] == "20"  # type: ignore[operator, index, union-attr]
+    wants = {"num_sampler_logprobs": 32, "trust_remote_code": True, "model_init_kwargs": {"revision": "v2"}}
+    asked = specs.server(run(trainer=wants), 0, CPU).command
+    assert "--trust-remote-code" in asked
+    assert asked[asked.index("--max-logprobs") + 1] == "33"  # type: ignore[operator, index, union-attr]
+    assert asked[asked.index("--revision") + 1] == "v2"  # type: ignore[operator, index, union-attr]

@@ -65,6 +65,9 @@ def test_bf16_is_off_on_a_cpu_and_can_be_asked_for():
         ({"warmup_steps": 0.1, "lr_scheduler_type": "constant_with_warmup"}, "max_steps"),
         ({"per_device_train_batch_size": 4}, "groups_per_step"),
         ({"deepspeed": "zero2.json"}, "FSDP2"),
+        ({"fsdp": True, "fsdp_config": {"version": 1}}, "FSDP2"),
+        ({"fsdp": True, "fsdp_config": {"fsdp_version": 1}}, "FSDP2"),
+        ({"fsdp": True, "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}}, "from_pretrained"),
         ({"use_liger_kernel": True}, "use_liger_kernel"),
         ({"remove_unused_columns": True}, "remove_unused_columns"),
         ({"auto_find_batch_size": True}, "token_budget"),
@@ -88,3 +91,15 @@ def test_what_cannot_work_is_refused_in_one_line(settings, word):
 
 def test_a_decaying_schedule_is_fine_with_max_steps():
     assert config(lr_scheduler_type="linear", max_steps=10).max_steps == 10
+
+
+def test_sharding_is_read_from_a_file_too(tmp_path):
+    (tmp_path / "fsdp.json").write_text('{"fsdp_version": 1}')
+    with pytest.raises(ValueError, match="FSDP2"):
+        config(fsdp=True, fsdp_config=str(tmp_path / "fsdp.json"))
+    assert config(fsdp=True).fsdp_plugin_args["fsdp_version"] == 2
+
+
+def test_the_revision_is_found_however_it_is_written():
+    written = [None, {"revision": "v2"}, '{"revision": "v2"}', {"dtype": "float32"}]
+    assert [config(model_init_kwargs=one).model_revision for one in written] == [None, "v2", "v2", None]
