@@ -181,9 +181,9 @@ class LimitSettings(Section):
     """How processes that die are started again, and when a run that keeps dying gives up."""
 
     max_attempts: int = Field(default=20, ge=1)
-    """How often a run may be started or resumed."""
+    """How many attempts may die or fail before the run is given up."""
     restarts: int = Field(default=3, ge=0)
-    """How often each of its processes is restarted in one attempt."""
+    """How often in a row each of its processes is restarted; ten steady minutes start the count again."""
     backoff_s: float = Field(default=1.0, ge=0)
     """Pause before the first restart, doubled each time, in seconds."""
     standby: bool = False

@@ -111,7 +111,7 @@ class TrainerSettings(Section):
     get_reward_timeout_s: float = Field(default=60.0, gt=0)
     """Limit of an environment's get_reward, in seconds."""
     probe_steps: int = Field(default=50, ge=0)
-    """Published versions between two comparisons of server and trainer; 0: only after the first."""
+    """Published versions, not steps, between two comparisons of server and trainer; 0: only after the first."""
     probe_tolerance: float | None = Field(default=None, gt=0)
     """Largest difference of their log-probabilities, in nats; None: what rounding explains for their dtypes."""
     log_completions: bool = False
@@ -124,7 +124,7 @@ class TrainerSettings(Section):
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of each rank; None leaves it to torch."""
     gpus: list[int] | None = None
-    """GPUs for the trainer; None takes the last one."""
+    """GPUs for the trainer; None takes the last `ranks`."""
     config: str | None = None
     """Import path of a subclass of AsyncGRPOConfig, as "package.module:Name"; None: that class itself."""
     training_arguments: dict[str, Any] = Field(default={})
@@ -133,6 +133,8 @@ class TrainerSettings(Section):
     @model_validator(mode="after")
     def _keep_one_place(self) -> Self:
         for key in self.training_arguments:
+            if key == "vllm_server_base_url":
+                raise ValueError(f"'{key}' stands under training_arguments; write it under servers.urls")
             if key in type(self).model_fields:
                 raise ValueError(f"'{key}' stands under training_arguments; write it directly under trainer")
         return self

@@ -77,6 +77,7 @@ def test_a_number_with_an_exponent_is_a_number_everywhere(here: Path) -> None:
         ("data.path=rows.jsonl", "data: give exactly one of 'rows' (a function) and 'path' (a dataset)"),
         ("rewards=[]", "run.yaml: no reward; list at least one function under 'rewards'"),
         ("name=a/b", "name: 'a/b' will not do"),
+        ("trainer.training_arguments={vllm_server_base_url: http://a:1}", "write it under servers.urls"),
         ("trainer.training_arguments={seed: 1}", "'seed' stands under training_arguments; write it directly"),
         ("nonsense", "--set nonsense: expected section.key=value"),
         ("name.first=x", "--set name.first=x: 'name' is no section"),
