@@ -1,5 +1,6 @@
 """SQLite, set up in one place: write-ahead log, immediate writers, full sync, and no network file system."""
 
+import errno
 import os
 import sqlite3
 import tempfile
@@ -45,8 +46,10 @@ def check_place(url: URL) -> None:
     path = _file(url)
     _refuse_network(path)
     try:
-        if path.exists():
-            path.open("r+b").close()
+        # Never opened here: closing it would end the locks of every connection that this process has, and SQLite would
+        # delete the write-ahead log under them.
+        if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         with tempfile.TemporaryFile(dir=next(parent for parent in path.parents if parent.exists())):
             return
     except OSError as error:

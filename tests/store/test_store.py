@@ -132,3 +132,26 @@ def test_a_database_that_is_away_is_an_outage_without_its_password():
     with pytest.raises(StoreOutage, match="did not answer") as caught:
         runs.list_runs(store)
     assert "secret" not in str(caught.value)
+
+
+def test_asking_whether_a_place_will_do_does_not_end_the_locks_of_this_process(tmp_path):
+    """Or the next process that closes the database deletes the write-ahead log that this one still writes."""
+    url = f"sqlite:///{tmp_path}/agrpo.db"
+    store = Store.open(url)
+    store.migrate()
+    runs.list_runs(store)
+    Store.check_place(url)
+    with multiprocessing.get_context("spawn").Pool(1) as other:
+        other.apply(migrate, [url])
+    assert (tmp_path / "agrpo.db-wal").exists()
+    runs.create_run(store, "late", {}, "hash", str(tmp_path))
+    with multiprocessing.get_context("spawn").Pool(1) as other:
+        assert other.apply(run_names, [url]) == ["late"]
+    store.close()
+
+
+def run_names(url: str) -> list[str]:
+    store = Store.open(url)
+    names = [run.run_id for run in runs.list_runs(store)]
+    store.close()
+    return names
