@@ -40,9 +40,6 @@ class Capabilities:
     """Such as "cpu" or "cuda"."""
     world_size: int
     """Processes that hold weights."""
-    max_lora_rank: int | None
-    """None without `--enable-lora`."""
-    max_loras: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,6 @@ def read_capabilities(models: Json, server_info: Json | None, token_endpoint: bo
         base = next(entry for entry in models["data"] if not entry.get("parent"))
         config = (server_info or {}).get("vllm_config") or {}
         model = config.get("model_config") or {}
-        lora = config.get("lora_config") or {}
         device = (config.get("device_config") or {}).get("device")
         return Capabilities(
             model=base["id"],
@@ -79,8 +75,6 @@ def read_capabilities(models: Json, server_info: Json | None, token_endpoint: bo
             dtype=str(model["dtype"]).removeprefix("torch.") if "dtype" in model else None,
             device=device,
             world_size=int((config.get("parallel_config") or {}).get("world_size") or 1),
-            max_lora_rank=lora.get("max_lora_rank"),
-            max_loras=lora.get("max_loras"),
         )
     except (KeyError, TypeError, ValueError, StopIteration, AttributeError) as error:
         raise MalformedAnswer(f"/v1/models or /server_info lacks or garbles {error!r}") from error

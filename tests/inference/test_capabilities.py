@@ -14,7 +14,6 @@ def info(backend: str | None = "nccl", device: str = "cuda", **model: object) ->
     config = {
         "model_config": model_config,
         "weight_transfer_config": transfer,
-        "lora_config": {"max_lora_rank": 16, "max_loras": 6},
         "device_config": {"device": device},
         "parallel_config": {"world_size": 2},
     }
@@ -25,13 +24,13 @@ def test_everything_that_a_developer_server_tells() -> None:
     able = read_capabilities(MODELS, info(return_sampling_mask=True), token_endpoint=True)
     assert (able.model, able.max_model_len, able.dtype, able.world_size) == ("base", 4096, "bfloat16", 2)
     assert able.sampling_masks and able.request_seeds and able.weight_backend == "nccl"
-    assert (able.max_lora_rank, able.max_loras, able.max_logprobs) == (16, 6, 20)
+    assert able.max_logprobs == 20
 
 
 def test_a_closed_server_can_do_nothing_that_it_does_not_tell() -> None:
     able = read_capabilities(MODELS, None, token_endpoint=False)
     assert able.max_model_len == 4096
-    assert not (able.sampling_masks or able.request_seeds or able.weight_backend or able.dtype or able.max_loras)
+    assert not (able.sampling_masks or able.request_seeds or able.weight_backend or able.dtype)
 
 
 def test_a_cpu_server_takes_no_seeds_and_masks_need_the_token_endpoint() -> None:

@@ -51,8 +51,6 @@ def test_a_server_that_we_start_can_do_everything(vllm_server: VllmServer) -> No
         dtype="float32",
         device="cpu",
         world_size=1,
-        max_lora_rank=None,
-        max_loras=None,
     )
     check_trainable(vllm_server.url, able, {"agrpo_file"})
     assert reading.kv_cache_tokens is not None and reading.kv_cache_tokens > 256
