@@ -59,7 +59,10 @@ def test_deployments_hold_run_files_and_their_schedules_ship_paused() -> None:
 
     deployments = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
     configs = [one["parameters"]["config"] for one in deployments if "config" in one["parameters"]]
-    assert [runfile.parse(config, "prefect.yaml").name for config in configs] == ["first", "nightly"]
+    runs = [runfile.parse(config, "prefect.yaml") for config in configs]
+    assert [run.name for run in runs] == ["first", "nightly"]
+    quickstart = runfile.load(ROOT / "examples" / "quickstart.yaml")
+    assert all(run.model_copy(update={"name": quickstart.name}) == quickstart for run in runs)
     assert [schedule["active"] for one in deployments for schedule in one.get("schedules", [])] == [False]
 
 
