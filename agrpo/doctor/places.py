@@ -29,18 +29,14 @@ def check_store(url: str) -> Finding:
     finally:
         store.close()
     if url.startswith(_SQLITE) and not os.access(url.removeprefix(_SQLITE), os.W_OK):
-        return Finding(
-            "store", "problem", f"{hidden} cannot be written", "change its permissions, or name another store"
-        )
+        return Finding("store", "problem", f"{hidden} cannot be written", _OTHER_PLACE)
     return Finding("store", "ok", f"{hidden} holds {number} runs")
 
 
 def _new_file(url: str, path: Path) -> Finding:
     there = next(parent for parent in path.absolute().parents if parent.exists())
     if not os.access(there, os.W_OK):
-        return Finding(
-            "store", "problem", f"{there} cannot be written", "change its permissions, or name another store"
-        )
+        return Finding("store", "problem", f"{there} cannot be written", _OTHER_PLACE)
     return Finding("store", "ok", f"{url} will be made by the first run")
 
 
