@@ -50,7 +50,8 @@ class RunFile(Section):
     """A training run: what to train, on what, how, and where it is kept."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
-    """The run's name. The same name with the same settings continues the run."""
+    """The run's name: letters, digits, dots, dashes and underscores. The same name with the same settings continues the
+    run."""
     model: ModelSettings
     data: DataSettings | None = None
     """The prompts; left out where the environment owns the data."""
