@@ -75,6 +75,7 @@ class Dispatcher:
         self._beats = LoopBeats(NUM_SCORERS * scorer.longest_call_s)
         self._scoring: asyncio.Queue[tuple[GeneratedGroup, float]] = asyncio.Queue(NUM_SCORERS)
         self._changed = asyncio.Event()
+        generator.on_back = self._changed.set
         self._rows = ThreadPoolExecutor(1, thread_name_prefix="rows")
         self._view: View
 

@@ -53,6 +53,8 @@ class GroupGenerator:
         self.num_retries = 0
         self.num_open = 0
         """Rollouts of started groups that have not come back, with or without a slot."""
+        self.on_back: Callable[[], None] = lambda: None
+        """Called whenever a rollout has come back: there may be room."""
         self._num_held = 0
         self._usual_s = 0.0
         self._loop = loop
@@ -123,6 +125,7 @@ class GroupGenerator:
 
     def _close_one(self, task: asyncio.Task[Member | None]) -> None:
         self.num_open -= 1
+        self.on_back()
 
     async def _member(
         self, prompt: Prompt, group_id: int, start: Callable[[], RolloutPlace], failures: list[GroupFailed]
