@@ -98,6 +98,13 @@ def claim(
         return claims + _claim_new(connection, attempt.run_id, limit - len(claims), stop_index, mine)
 
 
+def any_claimed(store: Store, run_id: str) -> bool:
+    """Whether a prompt is still to become a group, also one that a dead worker left."""
+    query = select(_groups.id).where(_groups.run_id == run_id, _groups.status == "claimed").limit(1)
+    with store.read() as connection:
+        return connection.execute(query).scalar() is not None
+
+
 def commit(attempt: Attempt, group: GroupCommit) -> None:
     """Store a finished group: rollouts, turns and samples, pending or dropped, in one transaction.
 

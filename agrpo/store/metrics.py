@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import insert, select
+from sqlalchemy import func, insert, select
 
 from agrpo.store import schema
 from agrpo.store.attempt import Attempt
@@ -63,6 +63,13 @@ def window(attempt: Attempt, process_kind: Kind, index: int, values: Mapping[str
     row = {"run_id": attempt.run_id, "kind": process_kind, "index": index, "values": numbers, "at": time.time()}
     with attempt.write() as connection:
         connection.execute(insert(schema.windows).values(**row))
+
+
+def last_window(store: Store, run_id: str) -> int:
+    """Id of the newest window; 0 without any."""
+    query = select(func.coalesce(func.max(_windows.id), 0)).where(_windows.run_id == run_id)
+    with store.read() as connection:
+        return int(connection.execute(query).scalar_one())
 
 
 def windows_since(store: Store, run_id: str, id: int) -> list[Window]:

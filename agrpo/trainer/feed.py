@@ -10,7 +10,7 @@ from agrpo import versions
 from agrpo.errors import BadInput
 from agrpo.metrics import Window
 from agrpo.records import TrainingSequence
-from agrpo.store import Attempt, Store, policies, processes, runs, samples, steps, workers
+from agrpo.store import Attempt, Store, groups, policies, processes, runs, samples, steps, workers
 from agrpo.store.samples import PendingSample
 from agrpo.store.steps import StepRow
 from agrpo.trainer.stopping import StopSwitch
@@ -92,6 +92,7 @@ class Feed:
         self._while_waiting = while_waiting
         self._last_recorded = steps.last_recorded(attempt.store, attempt.run_id)
         self._beaten_at = 0.0
+        self._waits_since: float | None = None
         self._known: dict[int, Sample] = {}
 
     @property
@@ -106,10 +107,12 @@ class Feed:
         if step <= self._last_recorded:
             return recorded_order(self._attempt.store, self._attempt.run_id, step, self._pace.limits.num_ranks)
         begun = time.monotonic()
+        self._waits_since = self._waits_since or begun
         while True:
             decided = self._decide(step)
             if decided is not None:
-                self._window.add("perf/rollout_wait_s", time.monotonic() - begun)
+                self._window.add("perf/rollout_wait_s", time.monotonic() - self._waits_since)
+                self._waits_since = None
                 return decided
             if time.monotonic() - begun > patience_s:
                 return None
@@ -138,7 +141,8 @@ class Feed:
         if not said or any(word.in_flight for word in said):
             return "flows"
         if all(word.data_ended for word in said):
-            return "ended"
+            # A worker that died takes its word with it, and leaves prompts that the others will take over.
+            return "flows" if groups.any_claimed(self._attempt.store, self._attempt.run_id) else "ended"
         allowed = runs.get_run(self._attempt.store, self._attempt.run_id).allowance_step
         closed = (word.data_ended or (not word.admission_open and word.allowance_step_seen == allowed) for word in said)
         return "stalled" if all(closed) else "flows"

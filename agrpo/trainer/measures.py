@@ -134,10 +134,9 @@ class GroupMeter:
     def __init__(self, attempt: Attempt, window: Window) -> None:
         self._attempt = attempt
         self._window = window
-        logged = metrics.series(attempt.store, attempt.run_id)
+        logged = metrics.series(attempt.store, attempt.run_id, last=1)
         self._order = int(logged[-1][1].get(SCORED_ORDER, 0)) if logged else 0
-        seen = metrics.windows_since(attempt.store, attempt.run_id, 0)
-        self._window_id = seen[-1].id if seen else 0
+        self._window_id = metrics.last_window(attempt.store, attempt.run_id)
         self._waiting: dict[int, GroupStats] = {}
         self._read_at = time.monotonic()
 

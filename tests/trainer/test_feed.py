@@ -1,5 +1,7 @@
 """What the next step is made of, on ledgers one can check by eye."""
 
+import time
+
 import pytest
 
 from agrpo.errors import BadInput
@@ -104,6 +106,29 @@ def test_the_end_of_the_data(attempt, worker):
     ledger.say(attempt, worker)
     assert ids(ending.next_order(1, 0)) == [[[1, 2]]]
     assert ending.next_order(2, 0) == "data ended"
+
+
+def test_the_data_has_not_ended_while_a_dead_workers_prompt_is_to_be_taken_over(attempt, worker):
+    """The dead worker's word is gone with it, and the other one has not looked yet (fault 3)."""
+    dead = small_groups.start_worker(attempt, index=1)
+    groups.claim(attempt, dead, 1)
+    processes.ended(attempt, dead, -9, "killed")
+    ledger.say(attempt, worker)
+    waiting, window = feed(attempt)
+    assert waiting.next_order(1, 0) is NOT_YET
+    small_groups.generate(attempt, worker, 1)
+    ledger.say(attempt, worker)
+    assert ids(waiting.next_order(1, 0)) == [[[1, 2]]]
+    assert waiting.next_order(2, 0) == "data ended"
+
+
+def test_a_wait_is_counted_whole_however_often_patience_ends(attempt, worker):
+    waiting, window = feed(attempt)
+    begun = time.monotonic()
+    assert waiting.next_order(1, 0.2) is waiting.next_order(1, 0.2) is NOT_YET
+    small_groups.generate(attempt, worker, 2)
+    waiting.next_order(1, 0)
+    assert 0.4 <= window.values()["perf/rollout_wait_s"] <= time.monotonic() - begun
 
 
 def test_without_a_worker_it_waits(attempt):
