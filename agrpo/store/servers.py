@@ -47,18 +47,34 @@ def register(
         return int(found.id)
 
 
-def confirm_version(attempt: Attempt, server_id: int, version: int) -> None:
-    """Record that the server said it serves this policy version."""
+def confirm_version(attempt: Attempt, server_id: int, version: int, process_id: int | None = None) -> bool:
+    """Record that the server said it serves this policy version.
+
+    False, and nothing recorded, when another process than `process_id` (if given) serves there by now.
+    """
     with attempt.write() as connection:
+        now = connection.execute(select(_servers.process_id).where(_servers.id == server_id)).scalar()
+        if process_id is not None and now != process_id:
+            return False
         _update(connection, attempt, server_id, weight_version=version)
         key = {"server_id": server_id, "version": version}
         put(connection, schema.policy_servers, key, {"confirmed_at": time.time()})
+        return True
+
+
+def doubt(attempt: Attempt, server_id: int) -> None:
+    """Record that nobody knows which weights the server has; it gets no work until they are sent again."""
+    with attempt.write() as connection:
+        _update(connection, attempt, server_id, weight_version=None)
 
 
 def set_state(attempt: Attempt, server_id: int, state: State) -> None:
-    """Record whether the server answers."""
+    """Record whether the server answers. One that was lost may come back with other weights."""
+    values: dict[str, Any] = {"state": state}
+    if state == "lost":
+        values["weight_version"] = None
     with attempt.write() as connection:
-        _update(connection, attempt, server_id, state=state)
+        _update(connection, attempt, server_id, **values)
 
 
 def servers(store: Store, run_id: str) -> list[ServerRecord]:

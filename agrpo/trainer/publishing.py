@@ -76,6 +76,7 @@ class ServerSync:
         self._stop = stop
         self._window = window
         self._step = 0
+        self._away_since: float | None = None
         self._digest = ""
 
     def prepare(self) -> None:
@@ -109,13 +110,27 @@ class ServerSync:
     def keep_current(self) -> None:
         """Servers that lost the current version get it again; when the weights have moved on, all get a new version."""
         current = policies.policies(self._attempt.store, self._attempt.run_id)[-1]
-        have = {server.id for server in self._healthy() if server.weight_version == current.version}
-        if len(have) == len(self._healthy()):
+        healthy = self._healthy()
+        self._miss(healthy)
+        have = {server.id for server in healthy if server.weight_version == current.version}
+        if len(have) == len(healthy):
             return
         if current.digest == self._digest:
             self._send(current.version, have)
         else:
             self._publish()
+
+    def _miss(self, healthy: list[ServerRecord]) -> None:
+        """Raise ServerOutage when no server has been healthy for vllm_server_timeout; else nobody would ever say so."""
+        if healthy:
+            self._away_since = None
+            return
+        self._away_since = self._away_since or time.monotonic()
+        limit_s = self._args.vllm_server_timeout
+        if time.monotonic() - self._away_since > limit_s:
+            raise ServerOutage(
+                f"no vLLM server has been healthy for vllm_server_timeout={limit_s:g} s: start one again"
+            )
 
     def _publish(self) -> None:
         version = policies.current_version(self._attempt.store, self._attempt.run_id) + 1
@@ -165,10 +180,13 @@ class ServerSync:
     def _note(self, report: SyncReport, version: int, lacking: dict[str, ServerRecord], have: set[int]) -> None:
         """Probe and record the servers that took the weights."""
         for url in report.confirmed:
-            if self._probe_is_due(version):
-                self._check(url)
-            servers.confirm_version(self._attempt, lacking[url].id, version)
-            have.add(lacking[url].id)
+            if self._probe_is_due(version) and not self._answers_right(url):
+                continue
+            server = lacking[url]
+            if servers.confirm_version(self._attempt, server.id, version, server.process_id):
+                have.add(server.id)
+        for url in report.failed:
+            servers.doubt(self._attempt, lacking[url].id)
         if report.confirmed:
             for phase, seconds in report.times.items():
                 self._window.add(f"perf/weight_sync_{phase}_s", seconds)
@@ -178,12 +196,14 @@ class ServerSync:
         every = self._args.probe_steps
         return version == 0 or (every > 0 and version % every == 0)
 
-    def _check(self, url: str) -> None:
-        """A server that goes away between update and probe is not what the probe is about."""
+    def _answers_right(self, url: str) -> bool:
+        """False for a server that went away between update and probe: it is sent everything again."""
         try:
             self._probe.check(url)
         except Outage as error:
             events.add(self._attempt, "probe_skipped", f"{url}: {error}")
+            return False
+        return True
 
     def _healthy(self) -> list[ServerRecord]:
         rows = servers.servers(self._attempt.store, self._attempt.run_id)

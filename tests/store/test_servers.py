@@ -38,6 +38,22 @@ def test_a_new_process_at_the_url_has_unknown_weights(store, attempt, worker, la
     assert only(store).weight_version is None
 
 
+def test_a_confirmation_that_comes_after_a_restart_counts_for_nothing(store, attempt, worker):
+    number = servers.register(attempt, URL, 0, worker)
+    servers.register(attempt, URL, 0, start_worker(attempt))
+    assert not servers.confirm_version(attempt, number, 3, process_id=worker)
+    assert only(store).weight_version is None
+
+
+def test_weights_of_a_lost_or_doubted_server_are_unknown(store, attempt, worker):
+    number = servers.register(attempt, URL, 0)
+    for lose in (lambda: servers.set_state(attempt, number, "lost"), lambda: servers.doubt(attempt, number)):
+        assert servers.confirm_version(attempt, number, 3)
+        lose()
+        servers.set_state(attempt, number, "healthy")
+        assert only(store).weight_version is None
+
+
 def test_servers_of_another_run_are_not_touched(store, attempt, worker):
     number = servers.register(attempt, URL, 0, worker)
     other = start_run(store, "other")

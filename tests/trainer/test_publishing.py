@@ -1,5 +1,7 @@
 """Versions: published after every step, confirmed by every server, sent again to one that lost them."""
 
+import time
+
 import pytest
 from torch import nn
 
@@ -35,12 +37,16 @@ class Probe:
     def __init__(self):
         self.checked = []
         self.error = None
+        self.outages = 0
 
     def read(self):
         raise AssertionError("only for sharded models")
 
     def check(self, url):
         self.checked.append(url)
+        if self.outages:
+            self.outages -= 1
+            raise ServerOutage("gone")
         if self.error is not None:
             raise self.error
 
@@ -215,6 +221,29 @@ def test_a_failed_probe_ends_the_run_before_the_version_counts(world):
 
 def test_a_server_that_dies_between_update_and_probe_does_not_end_the_run(world):
     world.server("http://a")
-    world.probe.error = ServerOutage("gone")
+    world.probe.outages = 1
     world.sync.settle(0, "d0", diverged=False)
     assert "probe_skipped" in world.kinds()
+    assert [version for version, _ in world.publisher.sent] == [0, 0]  # what it came back with, nobody knows
+    assert world.served() == [0]
+
+
+def test_a_server_that_took_half_an_update_is_not_used_until_it_has_all(world):
+    world.server("http://a")
+    world.sync.settle(0, "d0", diverged=False)
+    world.publisher.failures = [{"http://a": WeightSyncError("update", "no")}] * publishing.REFUSALS_ALLOWED
+    with pytest.raises(WeightSyncError):
+        world.sync.after_step(1, "d1")
+    assert world.served() == [None]
+
+
+def test_a_run_without_any_server_says_so_in_the_end(attempt, tmp_path):
+    world = World(attempt, tmp_path)
+    number = world.server("http://a")
+    world.sync.settle(0, "d0", diverged=False)
+    world.sync._args.vllm_server_timeout = 0.05
+    servers.set_state(attempt, number, "lost")
+    deadline = time.monotonic() + 10
+    with pytest.raises(ServerOutage, match="no vLLM server has been healthy"):
+        while time.monotonic() < deadline:
+            world.sync.keep_current()
