@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.durable import large_store, restarts, store_cost
+from benchmarks.durable import large_store, store_cost
 from benchmarks.durable.page import write_page
+from benchmarks.durable.restarts import restarts
 from tests.chaos.many import kill_many
 
 SEED = 11
@@ -37,13 +38,9 @@ def kills(options: argparse.Namespace) -> dict[str, Any]:
 
 def restart_times(options: argparse.Namespace) -> dict[str, Any]:
     """Medians, with every single time."""
-    measured = {
-        "trainer_restart_s": restarts.trainer(options.times, say),
-        "worker_restart_s": restarts.worker(options.times, False, say),
-        "worker_restart_standby_s": restarts.worker(options.times, True, say),
-    }
-    medians = {name: statistics.median(seconds) for name, seconds in measured.items()}
-    return {**medians, **{f"{name}_all": seconds for name, seconds in measured.items()}}
+    measured = restarts(options.times, say)
+    medians = {f"{name}_restart_s": statistics.median(seconds) for name, seconds in measured.items()}
+    return {**medians, **{f"{name}_restart_s_all": seconds for name, seconds in measured.items()}}
 
 
 def store(options: argparse.Namespace) -> dict[str, Any]:
@@ -73,10 +70,10 @@ def main() -> None:
     """Read the command line, measure, print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.durability", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS), help="parts to run; all")
-    parser.add_argument("--kills", type=int, default=10, help="`make chaos N=200` is the place for many (%(default)s)")
+    parser.add_argument("--kills", type=int, default=6, help="`make chaos N=200` is the place for many (%(default)s)")
     parser.add_argument("--times", type=int, default=10, help="restarts of each kind (%(default)s)")
     parser.add_argument("--runs", type=int, default=3, help="runs with and without payloads (%(default)s each)")
-    parser.add_argument("--run-s", type=float, default=15.0, help="seconds of each of them (%(default)s)")
+    parser.add_argument("--run-s", type=float, default=12.0, help="seconds of each of them (%(default)s)")
     parser.add_argument("--tokens", type=int, default=10_000_000, help="tokens of the large store (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--page", action="store_true", help="write all of it into docs/durability-results.md")

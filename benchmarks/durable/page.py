@@ -44,7 +44,7 @@ Wall times of the runs at {found["tokens_per_s"]:.0f} tokens/s: with payloads {_
 _RESTARTS = {
     "trainer_restart_s": "SIGKILL of the trainer to the end of the first replayed step",
     "worker_restart_s": "SIGKILL of the worker to the first new group",
-    "worker_restart_standby_s": "the same with `limits.standby`",
+    "worker_standby_restart_s": "the same with `limits.standby`",
 }
 
 
@@ -59,7 +59,7 @@ def _rows(found: Found) -> list[tuple[str, str, str]]:
         (f"steps with other weights, of {found['steps_compared']}", "0", str(found["weight_mismatches"])),
         (f"{_RESTARTS['trainer_restart_s']} (median)", "<= 15 s", medians["trainer_restart_s"]),
         (f"{_RESTARTS['worker_restart_s']} (median)", "<= 12 s", medians["worker_restart_s"]),
-        (f"{_RESTARTS['worker_restart_standby_s']} (median)", "<= 5 s", medians["worker_restart_standby_s"]),
+        (f"{_RESTARTS['worker_standby_restart_s']} (median)", "<= 5 s", medians["worker_standby_restart_s"]),
         ("wall time that payloads cost", "< 1 %", f"{100 * found['store_overhead']:.2f} %"),
         (f"SQLite commit, p99 of {found['num_commits']}", "<= 20 ms", f"{found['commit_wait_p99_ms']:.1f} ms"),
         ("bytes per token, top-8 log-probabilities included", "reported", f"{found['bytes_per_token']:.0f}"),

@@ -1,6 +1,7 @@
 """How long until a killed process has replaced itself: a run of real processes, a tiny model, a warm server."""
 
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable
@@ -16,31 +17,34 @@ Say = Callable[[str], None]
 LIMITS = {"backoff_s": 1.0}
 """What a run file that says nothing has."""
 SAVE_STEPS = 20
+_STEP = re.compile(r"step (\d+)")
 LOADED_S = 1.0
 """A process that has used no processor for so long has loaded what it loads."""
 
 
-def trainer(times: int, say: Say) -> list[float]:
-    """Seconds from SIGKILL of the trainer to the end of the first step that it makes again."""
+def restarts(times: int, say: Say) -> dict[str, list[float]]:
+    """Seconds from SIGKILL of the trainer to the end of the first step that it makes again, and of the worker to the
+    first group that its successor commits, without and with a standby."""
+    found: dict[str, list[float]] = {"trainer": [], "worker": [], "worker_standby": []}
+
+    def note(what: str, seconds: float) -> None:
+        found[what].append(seconds)
+        say(f"{what}: {seconds:.2f} s")
+
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, _run(Path(folder), standby=False) as run:
-        return [_noted("trainer", _replace_trainer(run), say) for _ in range(times)]
-
-
-def worker(times: int, standby: bool, say: Say) -> list[float]:
-    """Seconds from SIGKILL of the worker to the first group that its successor commits."""
-    name = "worker with a standby" if standby else "worker"
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, _run(Path(folder), standby) as run:
-        return [_noted(name, _replace_worker(run, standby), say) for _ in range(times)]
+        for _ in range(times):
+            note("worker", _replace_worker(run, standby=False))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, _run(Path(folder), standby=True) as run:
+        for _ in range(times):
+            note("worker_standby", _replace_worker(run, standby=True))
+            # The next standby is not yet due: nothing else loads meanwhile.
+            note("trainer", _replace_trainer(run))
+    return found
 
 
 def _run(folder: Path, standby: bool) -> KillRun:
     limits = {**LIMITS, "standby": standby}
     return KillRun(folder, num_rows=100_000, limits=limits, save_steps=SAVE_STEPS)
-
-
-def _noted(what: str, seconds: float, say: Say) -> float:
-    say(f"{what}: {seconds:.2f} s")
-    return seconds
 
 
 def _replace_trainer(run: KillRun) -> float:
@@ -86,7 +90,8 @@ def _checkpoint(run: KillRun) -> int:
 def _begun(run: KillRun, step: int) -> float:
     """When this step, or a later one, was begun last."""
     for beat in processes.heartbeats(run.store, NAME):
-        if beat.loop == "train" and beat.detail and int(beat.detail.removeprefix("step ")) >= step:
+        said = _STEP.match(beat.detail or "")
+        if beat.loop == "train" and said and int(said[1]) >= step:
             return beat.at
     return 0.0
 
