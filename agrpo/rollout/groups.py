@@ -148,6 +148,9 @@ class GroupGenerator:
                 if hopeless or self._loop.config.num_generations - len(failures) < 2:
                     raise failure from error
                 return None
+            finally:
+                if place.journal is not None:
+                    place.journal.close()
 
     async def _outlast(self, prompt: Prompt, group_id: int, place: RolloutPlace, begin: float) -> Member:
         """One rollout, generated again from its start after an outage, once after a bad answer or a hanging call."""

@@ -26,7 +26,7 @@ class Drafts(Protocol):
 
 
 class MemberJournal:
-    """The turns of one rollout."""
+    """The turns of one try at a rollout."""
 
     def __init__(
         self, group_id: int, member: int, version: int, known: list[TurnRecord], keep: Callable[[NewTurn], None]
@@ -38,10 +38,16 @@ class MemberJournal:
         self._turns = known
         self._position = 0
         self._keep = keep
+        self._is_over = False
 
-    def rewind(self) -> None:
-        """The rollout is run from its start."""
-        self._position = 0
+    def again(self) -> "MemberJournal":
+        """The journal of the next try, from the rollout's start: it gives what this one holds, which is over."""
+        self.close()
+        return MemberJournal(self._group_id, self._member, self.version, self._turns, self._keep)
+
+    def close(self) -> None:
+        """The try is over; a turn that comes back late, for somebody who asked beside it, is nobody's."""
+        self._is_over = True
 
     def forget(self) -> None:
         """Nothing that came back is given again."""
@@ -56,6 +62,8 @@ class MemberJournal:
 
     def note(self, turn: TurnRecord) -> None:
         """A turn came back."""
+        if self._is_over:
+            return
         before = self._turns[self._position - 1] if self._position else None
         self._turns = [*self._turns[: self._position], turn]
         self._keep(NewTurn(self._group_id, self._member, self._position, self.version, before, turn))

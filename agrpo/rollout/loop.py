@@ -45,7 +45,7 @@ class RolloutPlace:
         """The rollout is generated from its start: seeds repeat, the tools' counts begin anew."""
         self.num_requests, self.tally = 0, ToolTally()
         if self.journal is not None:
-            self.journal.rewind()
+            self.journal = self.journal.again()
 
     def next_seed(self) -> int:
         """A seed for the next request: the same on a replay, another for every member and turn."""

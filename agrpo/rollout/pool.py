@@ -76,6 +76,7 @@ class ServerPool:
                 continue
             if known:
                 return min(capabilities.max_model_len for capabilities in known)
+            self._usable.clear()
 
     async def shortcomings(self, restricted: bool) -> list[str]:
         """What the usable servers cannot do, in words; waits for one. `restricted`: candidate sets are wanted."""
