@@ -34,6 +34,11 @@ class Session:
 
     def __enter__(self) -> Self:
         self._launcher.__enter__()
+        try:
+            self._reap_leftovers()
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -118,6 +123,12 @@ class Session:
         made.symlink_to(Path(cursor.path).resolve())
         made.replace(link)
         return link
+
+    def _reap_leftovers(self) -> None:
+        """End what earlier attempts left: beside a new trainer or worker it would hold memory, cores or a GPU."""
+        num_own = 0 if self.run.servers.urls else self.run.servers.count
+        adoptable = [specs.server(self.run, index, self._placement) for index in range(num_own)]
+        self._ask(lambda: self._launcher.reap_leftovers(adoptable))
 
     def _ask(self, question: Callable[[], T]) -> T:
         """The store's answer, however long it is away: the launcher says when the lease has run out over it."""

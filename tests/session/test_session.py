@@ -1,0 +1,92 @@
+"""What a session finds when it begins: real processes that an earlier attempt left, and nobody to end them."""
+
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agrpo.launch.attach import attach
+from agrpo.launch.supervisor import read_stat
+from agrpo.runfile import RunFile, config_hash, parse, stored_config
+from agrpo.session import specs
+from agrpo.session.placement import placement
+from agrpo.session.session import Session
+from agrpo.store import Attempt, Store, leases, processes
+from agrpo.store.processes import Kind
+from tests.worlds.processes import eventually, is_running
+
+URL = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFile:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    given = {"name": "x", "model": {"path": "m"}, "data": {"rows": "a:b"}, "rewards": ["a:b"]}
+    return parse({**given, "output": str(tmp_path / "runs")}, "test")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store.open(f"sqlite:///{tmp_path}/agrpo.db")
+    opened.migrate()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def left() -> Iterator[list["subprocess.Popen[bytes]"]]:
+    """Three processes that do nothing, each in a group of its own."""
+    started = [subprocess.Popen(["sleep", "300"], start_new_session=True) for _ in range(3)]
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def begin(run: RunFile, store: Store) -> Attempt:
+    attempt = attach(store, run.name, stored_config(run), config_hash(run), run.run_dir).attempt
+    assert attempt is not None
+    return attempt
+
+
+def register(
+    attempt: Attempt, kind: Kind, process: "subprocess.Popen[bytes]", settings_hash: str | None = None
+) -> None:
+    stat, pid = read_stat(process.pid), process.pid
+    assert stat is not None
+    url = None if settings_hash is None else URL
+    processes.register(attempt, kind, 0, pid, pid, stat.started, "log", settings_hash, url)
+
+
+def test_what_an_earlier_attempt_left_is_ended_before_anything_starts(
+    run: RunFile, store: Store, left: list["subprocess.Popen[bytes]"]
+) -> None:
+    """Fault 17, with supervisors that were killed too. Only a server that would be started again as it is may stay."""
+    worker, other, fitting = left
+    first = begin(run, store)
+    register(first, "worker", worker)
+    register(first, "server", other, "other settings")
+    register(first, "server", fitting, specs.server(run, 0, placement(run)).settings_hash)
+    leases.release(first, "failed")
+    with Session(run, begin(run, store)):
+        assert not is_running(worker.pid) and not is_running(other.pid)
+        assert is_running(fitting.pid)
+        assert [record.pid for record in processes.live(store, run.name)] == [fitting.pid]
+
+
+def test_an_interrupt_meanwhile_stops_the_run(run: RunFile, store: Store) -> None:
+    """The process that was left presses Ctrl-C when it is told to end, and lives on."""
+    before = set(threading.enumerate())
+    script = "trap 'kill -INT $PPID' TERM; echo ready; while :; do sleep 0.05; done"
+    with subprocess.Popen(["bash", "-c", script], start_new_session=True, stdout=subprocess.PIPE) as stubborn:
+        assert stubborn.stdout is not None and stubborn.stdout.readline() == b"ready\n"
+        first = begin(run, store)
+        register(first, "worker", stubborn)
+        leases.release(first, "failed")
+        with pytest.raises(KeyboardInterrupt), Session(run, begin(run, store)):
+            pytest.fail("it began")
+        stubborn.kill()
+    assert [attempt.outcome for attempt in leases.attempts(store, run.name)] == ["failed", "stopped"]
+    eventually(lambda: set(threading.enumerate()) <= before)
