@@ -66,5 +66,23 @@ def test_deployments_hold_run_files_and_their_schedules_ship_paused() -> None:
     assert [schedule["active"] for one in deployments for schedule in one.get("schedules", [])] == [False]
 
 
+def documented_metrics() -> "re.Pattern[str]":
+    """Every name in docs/metrics.md; {a,b} stands for either, {name} for anything."""
+    rows = [line.split("|")[1] for line in (ROOT / "docs" / "metrics.md").read_text().splitlines() if "|" in line]
+    names = re.findall(r"`([\w/{},]+)`", " ".join(rows))
+    patterns = [re.sub(r"\{(\w+(?:,\w+)+)\}", lambda one: f"({one[1].replace(',', '|')})", name) for name in names]
+    return re.compile("|".join(re.sub(r"\{\w+\}", ".+", pattern) for pattern in patterns))
+
+
+def test_every_metric_in_the_code_is_described() -> None:
+    places = [*(ROOT / "agrpo" / "rollout").rglob("*.py"), *(ROOT / "agrpo" / "trainer").rglob("*.py")]
+    group = "batch|clip_ratio|completions|env|perf|rewards|rollout|sample|sampling|tools"
+    found = {name for place in places for name in re.findall(rf'"((?:{group})/[\w/{{}}]+)"', place.read_text())}
+    spelled_out = found - {"perf/{name}", "perf/weight_sync_{phase}_s"}
+    names = [re.sub(r"\{\w*\}", "mean", name) for name in spelled_out]
+    assert len(names) > 60
+    assert [name for name in sorted(names) if not documented_metrics().fullmatch(name)] == []
+
+
 def test_the_page_on_run_files_is_current() -> None:
     assert (ROOT / "docs" / "run-file.md").read_text() == run_file_doc.document()

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agrpo.store import steps
+from agrpo.store import metrics, steps
 from agrpo.store.verify import verify
+from tests.test_docs import documented_metrics
 from tests.worlds.tiny_run import NAME, TinyRun
 
 NUM_STEPS = 24
@@ -57,6 +58,12 @@ def test_the_same_command_again_finishes_it_with_every_sample_trained_once(run: 
     assert len(trained) == len(set(trained)) == run.summary().samples["trained"]
     assert run.leftovers() == []
     assert verify(run.store, NAME).problems == []
+
+
+def test_every_metric_that_it_logged_is_described(run: TinyRun) -> None:
+    logged = {name for _, values in metrics.series(run.store, NAME) for name in values}
+    assert len(logged) > 50
+    assert [name for name in sorted(logged) if not documented_metrics().fullmatch(name)] == []
 
 
 def test_the_checkpoint_is_a_model(run: TinyRun) -> None:
