@@ -1,4 +1,4 @@
-"""Rewards to advantages inside one group (async-grpo.md section 3)."""
+"""Rewards to advantages inside one group."""
 
 import numpy as np
 

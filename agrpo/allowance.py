@@ -1,4 +1,4 @@
-"""How far generation may run ahead of training, counted in raw sample tokens (async-grpo.md section 8.1)."""
+"""How far generation may run ahead of training, counted in raw sample tokens."""
 
 from dataclasses import dataclass
 

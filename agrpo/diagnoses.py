@@ -1,4 +1,4 @@
-"""What a run's numbers mean, in words (async-grpo.md section 8): which side waits, and whether it still learns."""
+"""What a run's numbers mean, in words: which side waits, and whether it still learns."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How values become one number per window; a window is everything since the last log (async-grpo.md section 14)."""
+"""How values become one number per window; a window is everything since the last log (docs/metrics.md)."""
 
 import math
 from collections.abc import Iterable

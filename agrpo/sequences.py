@@ -1,4 +1,4 @@
-"""Turns to samples (async-grpo.md section 10): every generated token is trained once, in its exact context."""
+"""Turns to samples: every generated token is trained once, in its exact context."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

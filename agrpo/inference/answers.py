@@ -1,4 +1,4 @@
-"""What a vLLM server answers, turned into a checked TurnRecord (async-grpo.md sections 4 and 5)."""
+"""What a vLLM server answers, turned into a checked TurnRecord."""
 
 import math
 from collections.abc import Iterable, Sequence

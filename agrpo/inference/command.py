@@ -1,4 +1,4 @@
-"""The command and environment that start a vLLM server which training can drive (async-grpo.md 7)."""
+"""The command and environment that start a vLLM server which training can drive."""
 
 import json
 import os

@@ -1,1 +1,1 @@
-"""Starts, guards, adopts and ends the processes of a run (design.md, section 2); knows neither Prefect nor HTTP."""
+"""Starts, guards, adopts and ends the processes of a run; knows neither Prefect nor HTTP."""

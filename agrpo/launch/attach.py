@@ -39,7 +39,7 @@ def attach(
     max_attempts: int | None = None,
     reading: Reading = dict,
 ) -> Attached:
-    """Attach this process to a run (design.md, section 2); the caller's Launcher then keeps the lease.
+    """Attach this process to a run; the caller's Launcher then keeps the lease.
 
     `wait_s` bounds the wait for a holder on another host that may be dead; `max_attempts` renews the run's limit;
     `reading` finds the settings that must be the same.

@@ -1,4 +1,4 @@
-"""Score centring with masked importance sampling (async-grpo.md section 4).
+"""Score centring with masked importance sampling.
 
 With f(r) = r inside the band and 0 outside, q the sampler and p the trained policy, the score of the sampled token is
 centred by its expectation under the sampler. Only the sampler's top tokens H are known; outside H the sampler is taken

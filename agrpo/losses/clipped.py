@@ -1,4 +1,4 @@
-"""The clipped objective with masked importance sampling (async-grpo.md section 4)."""
+"""The clipped objective with masked importance sampling."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Reward functions that are ready to use; each is called with the keywords of async-grpo.md section 9."""
+"""Reward functions that are ready to use; each is called with prompts, completions and columns."""
 
 from agrpo.rewards.accuracy import accuracy_reward, reasoning_accuracy_reward
 from agrpo.rewards.format import think_format_reward

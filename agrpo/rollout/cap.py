@@ -1,4 +1,4 @@
-"""The live cap on rollouts in flight, steered by the servers' KV cache (async-grpo.md section 8.2)."""
+"""The live cap on rollouts in flight, steered by the servers' KV cache."""
 
 from dataclasses import dataclass
 

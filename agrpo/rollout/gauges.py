@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 
 
 class Gauges:
-    """Means of readings and sums of counts since the last window, under the names of async-grpo.md section 14."""
+    """Means of readings and sums of counts since the last window, under the names of docs/metrics.md."""
 
     def __init__(self) -> None:
         self._readings: dict[str, list[float]] = defaultdict(list)

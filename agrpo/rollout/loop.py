@@ -1,4 +1,4 @@
-"""What one rollout is, and the hooks that change it (async-grpo.md section 10)."""
+"""What one rollout is, and the hooks that change it."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""The servers that may generate now: least loaded first, retried after an outage (async-grpo.md sections 7 and 8)."""
+"""The servers that may generate now: least loaded first, retried after an outage."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Rewards of a complete group: all functions at once, each call with a time limit (async-grpo.md section 9)."""
+"""Rewards of a complete group: all functions at once, each call with a time limit."""
 
 import asyncio
 import functools

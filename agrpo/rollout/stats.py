@@ -1,4 +1,4 @@
-"""Measurements of one finished group, under the names of async-grpo.md section 14."""
+"""Measurements of one finished group, under the names of docs/metrics.md."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

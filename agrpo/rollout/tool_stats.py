@@ -1,4 +1,4 @@
-"""Measurements of a group's tools and environments, under the names of async-grpo.md section 14."""
+"""Measurements of a group's tools and environments, under the names of docs/metrics.md."""
 
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Rows as prefix trees: a token shared by several samples is forwarded once (async-grpo.md section 6)."""
+"""Rows as prefix trees: a token shared by several samples is forwarded once."""
 
 from agrpo.trees.layout import Block, Gathered, Segments, TreeLayout, lay_out
 from agrpo.trees.planner import Limits, MicroBatch, Sample, StepPlan, plan_step

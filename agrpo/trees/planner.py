@@ -1,4 +1,4 @@
-"""Samples into the rows of a step: pure, deterministic, first come first served (async-grpo.md section 6).
+"""Samples into the rows of a step: pure, deterministic, first come first served.
 
 A sample joins the row that holds its group. When that row is full it joins another one if some row is still empty, or
 if the busiest row stays the busiest; otherwise the micro-batch closes and the sample opens the next one.

@@ -1,4 +1,4 @@
-"""The phases of one weight update on one server, each checked and named (async-grpo.md 11, faults 7 and 9)."""
+"""The phases of one weight update on one server, each checked and named."""
 
 import contextlib
 import time

@@ -1,4 +1,4 @@
-"""The proof that a server computes with the weights that the trainer has (async-grpo.md 11, fault 19)."""
+"""The proof that a server computes with the weights that the trainer has."""
 
 import math
 from collections.abc import Sequence

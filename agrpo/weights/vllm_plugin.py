@@ -1,4 +1,4 @@
-"""vLLM plugin: a weight-transfer backend that reads one safetensors file (async-grpo.md 11).
+"""vLLM plugin: a weight-transfer backend that reads one safetensors file.
 
 Loaded by every vLLM process through the entry point group `vllm.general_plugins`. It imports only vllm, torch,
 safetensors and the standard library, so that it also installs alone (`pip install --no-deps`) where the server lives.
