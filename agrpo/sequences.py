@@ -48,11 +48,13 @@ class _Draft:
     candidates: list[list[int] | None] = field(default_factory=list)
 
     def add_context(self, token_ids: list[int]) -> None:
+        """Tokens that the model read."""
         self.token_ids += token_ids
         self.trained += [False] * len(token_ids)
         self.log_probs += [float("nan")] * len(token_ids)
 
     def add_output(self, turn: TurnRecord) -> None:
+        """Tokens that the model wrote; those without what the loss needs are only forwarded."""
         for i, token_id in enumerate(turn.output_ids):
             # Nothing predicts the very first token of a sample, so it has no loss term.
             trained = _wanted(turn, i) and _usable(turn, i) and bool(self.token_ids)
@@ -64,6 +66,7 @@ class _Draft:
                 self.candidates.append(turn.output_sampling_mask[i] if turn.output_sampling_mask is not None else None)
 
     def finish(self) -> TrainingSequence:
+        """The sample; the sampler's most likely tokens are in it only when every trained token has them."""
         has_top = _all_given(self.top)
         pairs = zip(self.top, self.candidates, strict=True) if has_top else ()
         top = [_known(entry, allowed) for entry, allowed in pairs]

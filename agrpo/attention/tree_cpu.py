@@ -74,6 +74,7 @@ class _TreeAttention(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, plan: list[Tile], scale: float, softcap: float | None
     ) -> Tensor:
+        """Each query's mix of the values that it may see [key heads, heads of a group, tokens, value size]."""
         wide = torch.promote_types(query.dtype, torch.float32)
         out = query.new_empty(*query.shape[:3], value.shape[3], dtype=wide)
         lse = out.new_empty(query.shape[:3])
@@ -86,6 +87,7 @@ class _TreeAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients shaped like queries, keys and values; scores are computed again, tile by tile."""
         query, key, value, out, lse = ctx.saved_tensors
         grad_query = torch.empty_like(query, dtype=lse.dtype)
         grad_key, grad_value = (torch.zeros_like(part, dtype=lse.dtype) for part in (key, value))

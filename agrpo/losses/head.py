@@ -101,6 +101,11 @@ class _TiledHead(torch.autograd.Function):
         temperature: float,
         softcap: float | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probability of each target [terms], those of `top_ids` [terms, k], and the entropy [terms].
+
+        hidden [terms, hidden size], weight [vocabulary, hidden size], bias [vocabulary], targets [terms]; `candidates`
+        [terms, most candidates], padded with negative ids as `top_ids` are.
+        """
         precision = torch.promote_types(hidden.dtype, torch.float32)
         log_probs, entropy, log_norm = torch.empty(3, len(hidden), dtype=precision, device=hidden.device)
         top_log_probs = torch.empty(top_ids.shape, dtype=precision, device=hidden.device)
@@ -120,6 +125,7 @@ class _TiledHead(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of hidden, weight and bias from those of the log-probabilities [terms] and [terms, k]."""
         hidden, weight, bias, targets, top_ids, candidates, log_norm = ctx.saved_tensors
         grad_target, grad_top = grads[0], grads[1].masked_fill(top_ids < 0, 0.0)
         grad_hidden = torch.zeros_like(hidden)

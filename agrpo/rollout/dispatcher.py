@@ -95,8 +95,6 @@ class Dispatcher:
             await self._loop.close()
             self._rows.shutdown(wait=False, cancel_futures=True)
 
-    # Generation.
-
     async def _generate_groups(self, tasks: asyncio.TaskGroup) -> None:
         held_since: float | None = None
         while True:
@@ -184,8 +182,6 @@ class Dispatcher:
                 f"look at filter_prompt, --max-model-len and the events of the run. The last reason: {last_words}"
             )
 
-    # Scoring.
-
     async def _score_groups(self) -> None:
         while True:
             generated, complete_at = await self._scoring.get()
@@ -211,8 +207,6 @@ class Dispatcher:
         self._num_in_flight -= 1
         self._changed.set()
         await self._ledger.say(self._admission())
-
-    # The books.
 
     async def _keep_books(self) -> None:
         beaten_at, written_at = 0.0, time.monotonic()

@@ -84,8 +84,6 @@ class StoreTrainer(Trainer):
             self._save_checkpoint(self.policy, None)
         return done
 
-    # What a step is made of.
-
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Nothing: steps come from `get_batch_samples`."""
         return cast("DataLoader[Any]", itertools.repeat(None))
@@ -144,8 +142,6 @@ class StoreTrainer(Trainer):
             self._to_show += sequences
         return build_row(sequences)
 
-    # Between two steps.
-
     def _begin(self) -> None:
         self._run.begin(self.state.global_step)
         self.measures.begin()
@@ -187,8 +183,6 @@ class StoreTrainer(Trainer):
 
     def _track_num_input_tokens(self, inputs: Any) -> None:
         """Counted per step, over all ranks."""
-
-    # Checkpoints.
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self._folder or self.args.output_dir)

@@ -114,11 +114,14 @@ def plan_step(samples: Iterable[Sample], limits: Limits) -> StepPlan:
 
 @dataclass(slots=True)
 class _OpenRow:
+    """A row that still takes samples."""
+
     trie: PrefixTrie = field(default_factory=PrefixTrie)
     samples: list[Sample] = field(default_factory=list)
     num_terms: int = 0
 
     def add(self, sample: Sample, fork: Fork | None = None) -> None:
+        """Take a sample; `fork` is where it leaves the row's tree, when that is known already."""
         self.trie.add(sample.key, fork)
         self.samples.append(sample)
         self.num_terms += sample.num_trained
@@ -132,10 +135,13 @@ class _OpenRow:
 
     @property
     def load(self) -> int:
+        """Attention cost: pairs of query and key."""
         return self.trie.num_pairs
 
 
 class _OpenMicroBatch:
+    """One open row per rank; a group keeps to the row that has its first sample, its home, for the shared prefix."""
+
     def __init__(self, limits: Limits) -> None:
         self._rows = [_OpenRow() for _ in range(limits.num_ranks)]
         self._budget = limits.token_budget
@@ -143,6 +149,7 @@ class _OpenMicroBatch:
 
     @property
     def num_samples(self) -> int:
+        """Samples in all its rows."""
         return sum(len(row.samples) for row in self._rows)
 
     def place(self, sample: Sample) -> bool:
