@@ -62,6 +62,16 @@ def all(store: Store, run_id: str) -> list[CheckpointRow]:
         return [CheckpointRow(*row) for row in connection.execute(_select(run_id).order_by(_checkpoints.step))]
 
 
+def fall_back(attempt: Attempt, step: int) -> None:
+    """Resume from an older checkpoint, or from the beginning (0): take back the names of all later ones."""
+    later = (_checkpoints.run_id == attempt.run_id, _checkpoints.step > step)
+    with attempt.write() as connection:
+        connection.execute(
+            update(schema.runs).where(_runs.run_id == attempt.run_id).values(checkpoint_step=step or None)
+        )
+        connection.execute(delete(schema.checkpoints).where(*later))
+
+
 def forget(attempt: Attempt, step: int) -> None:
     """Take back the name of a checkpoint, before its folder is deleted. Raises StatusConflict for the cursor."""
     here = (_checkpoints.run_id == attempt.run_id, _checkpoints.step == step)

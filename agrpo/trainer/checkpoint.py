@@ -11,8 +11,9 @@ from pathlib import Path
 
 import xxhash
 
-from agrpo.errors import Outage
-from agrpo.store import Attempt, checkpoints, runs
+from agrpo.errors import Outage, StoreError
+from agrpo.store import Attempt, checkpoints, runs, steps
+from agrpo.store.checkpoints import CheckpointRow
 
 MARKER = "complete.json"
 """Written last: size and digest of every other file."""
@@ -66,7 +67,10 @@ class CheckpointShelf:
         return final
 
     def choose(self) -> Choice:
-        """The newest complete checkpoint that the store names, up to its cursor."""
+        """The newest complete checkpoint that the store names, up to its cursor; it becomes the cursor.
+
+        Raises StoreError when the steps after it cannot be made again, because their tokens were pruned.
+        """
         cursor = checkpoints.cursor(self._attempt.store, self._attempt.run_id)
         known = checkpoints.all(self._attempt.store, self._attempt.run_id)
         named = [row for row in known if cursor and row.step <= cursor.step]
@@ -74,9 +78,23 @@ class CheckpointShelf:
         for row in reversed(named):
             problem = damage(Path(row.path), row.digest)
             if problem is None:
-                return Choice(Path(row.path), row.step, tuple(skipped))
+                return self._chosen(Choice(Path(row.path), row.step, tuple(skipped)), cursor)
             skipped.append(f"{Path(row.path).name}: {problem}")
-        return Choice(None, 0, tuple(skipped))
+        return self._chosen(Choice(None, 0, tuple(skipped)), cursor)
+
+    def _chosen(self, choice: Choice, cursor: CheckpointRow | None) -> Choice:
+        if cursor is None or cursor.step == choice.step:
+            return choice
+        store, run_id = self._attempt.store, self._attempt.run_id
+        pruned = steps.pruned(store, run_id, choice.step, steps.last_recorded(store, run_id))
+        if pruned is not None:
+            raise StoreError(
+                f"checkpoint {cursor.step} cannot be used ({choice.skipped[-1]}), and the tokens of step {pruned} were "
+                f"pruned (store.keep_payloads), so that it cannot be made again from checkpoint {choice.step}: put the "
+                "checkpoint's files back, or fork the run at a step whose checkpoint is whole"
+            )
+        checkpoints.fall_back(self._attempt, choice.step)
+        return choice
 
     def rotate(self, limit: int | None) -> None:
         """Delete the oldest beyond `limit`; the cursor's always stays."""

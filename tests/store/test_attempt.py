@@ -53,6 +53,7 @@ WRITES = {
     "steps.finish": lambda a, c: steps.finish(a, 1, "digest", {}),
     "checkpoints.commit": lambda a, c: checkpoints.commit(a, 1, "path", "digest"),
     "checkpoints.place": lambda a, c: checkpoints.place(a, 1, "path", lambda: "digest"),
+    "checkpoints.fall_back": lambda a, c: checkpoints.fall_back(a, 1),
     "checkpoints.forget": lambda a, c: checkpoints.forget(a, 1),
     "metrics.log": lambda a, c: metrics.log(a, 1, {"reward": 1.0}),
     "metrics.window": lambda a, c: metrics.window(a, "worker", 0, {}),

@@ -30,6 +30,16 @@ def test_an_older_checkpoint_can_become_the_cursor_again(store, attempt):
     assert len(checkpoints.all(store, "small")) == 2
 
 
+def test_falling_back_takes_back_the_names_of_later_ones(store, attempt):
+    for step in (1, 2, 3):
+        checkpoints.commit(attempt, step, f"checkpoint-{step}", "aa")
+    checkpoints.fall_back(attempt, 2)
+    assert [row.step for row in checkpoints.all(store, "small")] == [1, 2]
+    assert checkpoints.cursor(store, "small").step == 2
+    checkpoints.fall_back(attempt, 0)
+    assert checkpoints.all(store, "small") == [] and checkpoints.cursor(store, "small") is None
+
+
 def test_the_cursor_cannot_be_forgotten(store, attempt):
     for step in (1, 2):
         checkpoints.commit(attempt, step, f"checkpoint-{step}", "aa")

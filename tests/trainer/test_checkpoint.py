@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from agrpo.errors import LeaseLost, StatusConflict
-from agrpo.store import Store, checkpoints, leases, steps
+from agrpo.errors import LeaseLost, StatusConflict, StoreError
+from agrpo.store import Store, checkpoints, leases, pruning, steps
 from agrpo.trainer.checkpoint import MARKER, ROLLOUT_STATE, CheckpointShelf, damage
 from tests.worlds import small_groups
 
@@ -115,6 +115,38 @@ def test_half_empty_and_truncated_checkpoints_are_skipped_and_said(attempt, tmp_
         f"checkpoint-12: no {MARKER}: it was never completed",
         "checkpoint-11: trainer_state.json is missing",
     )
+
+
+def test_after_a_fall_back_the_older_one_is_the_cursor_and_rotation_goes_by_it(attempt, tmp_path):
+    shelf = CheckpointShelf(attempt, tmp_path)
+    for step in (10, 20):
+        write(shelf, step)
+    (tmp_path / "checkpoint-20" / "model.safetensors").unlink()
+    assert shelf.choose().step == checkpoints.cursor(attempt.store, attempt.run_id).step == 10
+    write(shelf, 15)  # in the middle of the replay to 20
+    shelf.rotate(1)
+    assert [row.step for row in checkpoints.all(attempt.store, attempt.run_id)] == [15]
+    (tmp_path / "checkpoint-15" / MARKER).unlink()
+    assert shelf.choose().step == 0
+    assert checkpoints.cursor(attempt.store, attempt.run_id) is None
+    write(shelf, 5)
+    assert shelf.choose().step == 5
+
+
+def test_a_fall_back_behind_pruned_steps_says_what_is_missing(attempt, tmp_path):
+    shelf, worker = CheckpointShelf(attempt, tmp_path), small_groups.start_worker(attempt)
+    small_groups.generate(attempt, worker, 2)
+    for step in (1, 2):
+        rows = [steps.StepRow(0, 0, position, 2 * step - 1 + position) for position in range(2)]
+        steps.record(attempt, step, rows, 0)
+        write(shelf, step)
+    pruning.prune(attempt, "none")
+    (tmp_path / "checkpoint-2" / MARKER).unlink()
+    with pytest.raises(
+        StoreError, match=r"checkpoint 2 cannot be used .* tokens of step 2 were pruned .* checkpoint 1"
+    ):
+        shelf.choose()
+    assert checkpoints.cursor(attempt.store, attempt.run_id).step == 2
 
 
 def test_nothing_to_resume_from(attempt, tmp_path):

@@ -114,7 +114,7 @@ def test_the_data_has_not_ended_while_a_dead_workers_prompt_is_to_be_taken_over(
     groups.claim(attempt, dead, 1)
     processes.ended(attempt, dead, -9, "killed")
     ledger.say(attempt, worker)
-    waiting, window = feed(attempt)
+    waiting, _ = feed(attempt)
     assert waiting.next_order(1, 0) is NOT_YET
     small_groups.generate(attempt, worker, 1)
     ledger.say(attempt, worker)
