@@ -7,11 +7,22 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.worlds.vllm_server import VllmServer
 
 # A busy machine draws slowly; that is no fault of the code under test.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+@pytest.fixture
+def ledgers_hold(tmp_path: "Path") -> Iterator[None]:
+    """Tests that train use it: the check of `agrpo verify` on every store that they leave behind."""
+    from tests.worlds.verified import check_ledgers
+
+    yield
+    check_ledgers(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -98,6 +98,8 @@ class AsyncGRPOConfig(TrainingArguments):
         if self.bf16 is None:
             self.bf16 = not (self.fp16 or self.use_cpu or not torch.accelerator.is_available())
         self.ignore_data_skip = True
+        # Without this word accelerate takes several processes on a machine without a GPU for one.
+        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
         # Other ranks wait in a collective while rank 0 publishes: it may take as long as a server may take.
         self.ddp_timeout = max(self.ddp_timeout, int(2 * self.vllm_server_timeout))
         if self.ddp_find_unused_parameters is None:

@@ -11,6 +11,7 @@ from agrpo.trainer.replay import replay
 from tests.trainer import ledger
 from tests.worlds.small_groups import DEAD
 from tests.worlds.tiny_model import make_tiny_model
+from tests.worlds.verified import check_store
 
 NUM_STEPS = 3
 
@@ -36,6 +37,7 @@ def recorded(tmp_path_factory):
     trainer, work, _ = ledger.trainer_for(attempt, model, args)
     trainer.train_in(work)
     yield attempt
+    check_store(store)
     store.close()
 
 

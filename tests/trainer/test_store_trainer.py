@@ -12,6 +12,8 @@ from tests.trainer import ledger
 from tests.worlds import small_groups
 from tests.worlds.tiny_model import make_tiny_model
 
+pytestmark = pytest.mark.usefixtures("ledgers_hold")
+
 
 class Killed(BaseException):
     """Stands for SIGKILL: it leaves the loop without a checkpoint."""

@@ -17,6 +17,7 @@ import yaml
 from agrpo.launch.supervisor import read_stat
 from agrpo.store import Store, groups, processes, runs
 from tests.worlds.tiny_model import make_tiny_model
+from tests.worlds.verified import check_store
 
 NAME = "killed"
 ROOT = Path(__file__).parents[2]
@@ -65,13 +66,15 @@ class KillRun:
         self.start_server()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if self.launcher is not None and self.launcher.poll() is None:
             self.launcher.terminate()
             self.launcher.wait(30)
         if self.server is not None:
             self.server.kill()
             self.server.wait()
+        if kind is None:
+            check_store(self.store)
         self.store.close()
 
     def _content(self, trainer: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +130,7 @@ class KillRun:
                     found.append(int(entry.name))
         return sorted(set(found) - {os.getpid()})
 
-    def wait(self, what: str, true: Callable[[], bool], limit_s: float = 300.0) -> None:
+    def wait(self, what: str, true: Callable[[], bool], limit_s: float = 900.0) -> None:
         """Wait until it is true; a launcher that ended otherwise than by a kill is an error."""
         deadline = time.monotonic() + limit_s
         while not true():
@@ -161,7 +164,7 @@ class KillRun:
                 self.wait(f"step {goal}", lambda goal=goal: self.ended() or self.step() >= goal)
             until = time.monotonic() + random.uniform(0.0, pause_s)
             self.wait("the next kill", lambda until=until: self.ended() or time.monotonic() > until)
-            self._note_finished()
+            self.note_finished()
             if self.ended():
                 break
             killed.append(self.kill_one(random))
@@ -172,7 +175,8 @@ class KillRun:
         found = {group.id: group.ready_order for group in groups.groups(self.store, NAME)}
         return [id for id, order in self.finished.items() if found.get(id) != order]
 
-    def _note_finished(self) -> None:
+    def note_finished(self) -> None:
+        """Remember what is finished now: it must stay so."""
         rows = groups.groups(self.store, NAME) if runs.find_run(self.store, NAME) else []
         self.finished |= {group.id: group.ready_order for group in rows if group.ready_order}
 
