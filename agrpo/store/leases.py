@@ -62,6 +62,13 @@ def acquire(
     return Attempt(store, run_id, token + 1)
 
 
+def refuse_held(store: Store, run_id: str) -> None:
+    """Raise LeaseHeld while somebody who is alive has the run."""
+    with store.write() as connection:
+        token, _ = _lock(connection, run_id)
+        _check_free(connection, run_id, token, None)
+
+
 def renew(attempt: Attempt, ttl_s: float = 30.0) -> None:
     """Keep the lease for another `ttl_s` seconds. Raises LeaseLost after a takeover."""
     with attempt.write() as connection:

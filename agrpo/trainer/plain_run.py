@@ -52,6 +52,7 @@ def attach_script(store: Store, args: AsyncGRPOConfig, model_name: str, resume: 
     if isinstance(resume, str):
         _refuse_foreign(store, f"train-{newest}", resume)
     if not resume and newest:
+        leases.refuse_held(store, f"train-{newest}")
         _set_aside(output_dir, newest)
     config = {"model": model_name, **{name: _plain(vars(args)[name]) for name in LEARNING}}
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
