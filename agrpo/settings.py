@@ -11,7 +11,9 @@ PREPARED_MODELS_FOLDER = ".cache/models"
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 # A form shows an enum as a list, even of one; a lone literal it would not let anybody choose.
-_Prepared = Annotated[Literal["smollm2-135m-instruct"], WithJsonSchema({"enum": ["smollm2-135m-instruct"]})]
+_Prepared = Annotated[
+    Literal["smollm2-135m-instruct"], WithJsonSchema({"type": "string", "enum": ["smollm2-135m-instruct"]})
+]
 
 
 class Section(BaseModel):

@@ -88,6 +88,7 @@ def test_a_run_is_named_tagged_and_shown(world: PrefectWorld) -> None:
     assert {"crash-progress", "crash-run", "crash-plot"} <= set(by_key)
     assert "data:image/png;base64," in by_key["crash-run"]
     assert "attempt 2 begins" in by_key["crash-run"]
+    assert by_key["crash-run"].startswith("# crash: finished\n\nstep 20 of 20")
 
 
 def cancel(world: PrefectWorld, flow: str) -> None:

@@ -58,7 +58,8 @@ def _attached(config: RunFile, store: Store) -> State[Any]:
     if found.attempt is None:
         return Completed(message=f"run {config.name} is finished already; nothing was done")
     try:
-        with Session(config, found.attempt) as session, reporting(session):
+        session = Session(config, found.attempt)
+        with reporting(session), session:  # the last report says how it ended
             _timeline(session)
     except (RunStopped, KeyboardInterrupt):
         return Cancelled(message=f"stopped; continue with: agrpo resume {config.name}")

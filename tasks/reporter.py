@@ -31,6 +31,7 @@ from tasks.page import markdown, picture
 
 _EVERY_S = 5.0
 _PLOT_EVERY_S = 30.0
+_LAST_REPORT_S = 6.0
 _WORTH_A_LINE = {"restart", "adopted", "hung", "server_lost_weights", "environment_changed", "checkpoint_skipped"}
 _STOPS = {StateType.CANCELLING, StateType.CANCELLED}
 
@@ -47,7 +48,7 @@ def reporting(session: Session) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        thread.join(timeout=3.0)
+        thread.join(timeout=_LAST_REPORT_S)
 
 
 class _Reporter:

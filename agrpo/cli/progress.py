@@ -18,9 +18,9 @@ class Progress:
     run_id: str
     status: str
     phase: str
-    """What the launcher is doing, such as "starting servers" or "training"."""
+    """What the launcher is doing, such as "starting server 0" or "training"; the status when it does nothing."""
     waits_for: dict[str, str]
-    """What each process's loop said it is doing, by "kind index"; only recent words."""
+    """What each running process's loop said it is doing, by "kind index"; only recent words."""
     processes: dict[str, str]
     """State by "kind index": "pid 123", or why it ended."""
     step: int
@@ -40,17 +40,15 @@ def read_progress(store: Store, run_id: str) -> Progress:
     """The run as the store has it now."""
     run = runs.get_run(store, run_id)
     phases = [event.message for event in events.events(store, run_id) if event.kind == "phase"]
+    own = [process for process in processes.all(store, run_id) if process.token == run.token]
+    running = {f"{process.kind} {process.index}" for process in own if process.state == "running"}
     max_steps = int(run.config["trainer"]["max_steps"])
     return Progress(
         run_id=run_id,
         status=run.status,
-        phase=phases[-1] if phases else run.status,
-        waits_for=_recent_words(store, run_id),
-        processes={
-            f"{process.kind} {process.index}": _state(process)
-            for process in processes.all(store, run_id)
-            if process.token == run.token
-        },
+        phase=phases[-1] if phases and run.status == "running" else run.status,
+        waits_for={name: words for name, words in _recent_words(store, run_id).items() if name in running},
+        processes={f"{process.kind} {process.index}": _state(process) for process in own},
         step=run.step,
         num_steps=max_steps if max_steps > 0 else None,
         wall_s=run.wall_s,
