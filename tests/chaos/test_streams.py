@@ -15,7 +15,7 @@ from tests.rollout.test_streams import Silent, Stateful
 from tests.worlds.small_groups import DEAD, group
 
 RUN = "streamed"
-NUM_ROWS = 11
+NUM_ROWS = 8
 NUM_EPOCHS = 2
 AHEAD = 2
 
