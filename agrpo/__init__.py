@@ -22,7 +22,7 @@ _HOMES = {
     "Rollout": "agrpo.records",
     "RolloutGroup": "agrpo.records",
     "TurnRecord": "agrpo.records",
-    "isolated": "agrpo.rewards.isolated",
+    "isolated": "agrpo.marks",
 }
 
 __all__ = list(_HOMES)

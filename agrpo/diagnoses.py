@@ -30,7 +30,7 @@ class Diagnosis:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Told:
     """What the run was told, and the rewards it has met."""
 
     max_staleness: int
@@ -39,13 +39,13 @@ class Limits:
     reward_range: tuple[float, float] | None
 
 
-def diagnose(history: Sequence[Values], limits: Limits) -> list[Diagnosis]:
+def diagnose(history: Sequence[Values], told: Told) -> list[Diagnosis]:
     """Diagnoses of the last logged steps, oldest first; empty before the first step."""
     recent = _Recent(history[-WINDOW:])
     if not history:
         return []
-    found = [_bottleneck(recent, limits), _concurrency(recent, limits)]
-    found += [_saturation(recent, limits), _duplicates(recent, limits), _clipping(recent)]
+    found = [_bottleneck(recent, told), _concurrency(recent, told)]
+    found += [_saturation(recent, told), _duplicates(recent, told), _clipping(recent)]
     return [diagnosis for diagnosis in found if diagnosis is not None]
 
 
@@ -72,7 +72,7 @@ class _Recent:
         return {name: value for name, value in means.items() if value is not None}
 
 
-def _bottleneck(recent: _Recent, limits: Limits) -> Diagnosis | None:
+def _bottleneck(recent: _Recent, told: Told) -> Diagnosis | None:
     names = ("perf/step_s", "perf/rollout_wait_s", "rollout/backpressure_s", "rollout/queue_size")
     numbers = recent.known(*names, "batch/samples_per_step")
     step_s = numbers.get("perf/step_s", 0.0)
@@ -83,7 +83,7 @@ def _bottleneck(recent: _Recent, limits: Limits) -> Diagnosis | None:
     share = f"the trainer waits {trainer_waits:.0%} of a step, a held worker {worker_waits:.0%}"
     level: Level = "look"
     if trainer_waits > _HIGH_WAIT and worker_waits > _HIGH_WAIT:
-        says = f"both sides wait for each other: raise trainer.max_staleness above {limits.max_staleness}"
+        says = f"both sides wait for each other: raise trainer.max_staleness above {told.max_staleness}"
     elif trainer_waits > _HIGH_WAIT:
         says = "generation is the bottleneck: more or faster servers, or shorter completions, speed it up"
     elif worker_waits > _HIGH_WAIT:
@@ -95,12 +95,12 @@ def _bottleneck(recent: _Recent, limits: Limits) -> Diagnosis | None:
     return Diagnosis("bottleneck", level, f"{says} ({share})", numbers)
 
 
-def _concurrency(recent: _Recent, limits: Limits) -> Diagnosis | None:
+def _concurrency(recent: _Recent, told: Told) -> Diagnosis | None:
     names = ("rollout/concurrency", "rollout/concurrency_cap", "rollout/vllm_kv_cache_usage_frac")
     numbers = recent.known(*names, "perf/rollout_wait_s", "perf/step_s")
     if "rollout/concurrency" not in numbers:
         return None
-    running, maximum = numbers["rollout/concurrency"], limits.max_concurrent_rollouts
+    running, maximum = numbers["rollout/concurrency"], told.max_concurrent_rollouts
     cap = numbers.get("rollout/concurrency_cap", float(maximum))
     waits = numbers.get("perf/rollout_wait_s", 0.0) > _HIGH_WAIT * numbers.get("perf/step_s", math.inf)
     if running >= 0.9 * maximum:
@@ -115,12 +115,12 @@ def _concurrency(recent: _Recent, limits: Limits) -> Diagnosis | None:
     return None
 
 
-def _saturation(recent: _Recent, limits: Limits) -> Diagnosis | None:
+def _saturation(recent: _Recent, told: Told) -> Diagnosis | None:
     numbers = recent.known("frac_reward_zero_std", "reward_dropped", "reward", "completions/clipped_ratio", "entropy")
     same = numbers.get("frac_reward_zero_std")
-    if same is None or limits.reward_range is None:
+    if same is None or told.reward_range is None:
         return None
-    low, high = limits.reward_range
+    low, high = told.reward_range
     span = (high - low) or 1.0
     place = (numbers.get("reward_dropped", math.nan) - low) / span
     rises, falls = (sign * recent.rise("reward") / span > _TREND for sign in (1, -1))
@@ -152,12 +152,12 @@ def _saturated(same: float, place: float, numbers: Values) -> Diagnosis:
     return Diagnosis("learning", "look", f"{says}; read them: agrpo rollouts RUN --status dropped", numbers)
 
 
-def _duplicates(recent: _Recent, limits: Limits) -> Diagnosis | None:
+def _duplicates(recent: _Recent, told: Told) -> Diagnosis | None:
     numbers = recent.known("completions/duplicate_frac", "entropy")
     copies = numbers.get("completions/duplicate_frac")
     if copies is None:
         return None
-    all_same = (limits.num_generations - 1) / limits.num_generations
+    all_same = (told.num_generations - 1) / told.num_generations
     if copies >= 0.95 * all_same:
         says = "nearly every completion repeats another of its group: sampling is not random (temperature? seeds?)"
         return Diagnosis("variety", "act", says, numbers)

@@ -7,7 +7,7 @@ from prefect import State, flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.states import Completed
 
-from agrpo.cli.words import estimates
+from agrpo.cli.numbers import estimates
 from agrpo.store import DEFAULT_URL, Store
 from tasks import evaluation
 from tasks.timeline import migrate, shown

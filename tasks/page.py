@@ -2,8 +2,8 @@
 
 import base64
 
+from agrpo.cli.numbers import duration, number
 from agrpo.cli.progress import Progress
-from agrpo.cli.words import duration, number
 from agrpo.plotting.drawing import draw
 from agrpo.plotting.history import History, Mark
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from agrpo.diagnoses import Limits, Values, diagnose
+from agrpo.diagnoses import Told, Values, diagnose
 
-LIMITS = Limits(max_staleness=4, num_generations=8, max_concurrent_rollouts=512, reward_range=(0.0, 1.0))
+TOLD = Told(max_staleness=4, num_generations=8, max_concurrent_rollouts=512, reward_range=(0.0, 1.0))
 
 
-def says(topic: str, history: list[Values], limits: Limits = LIMITS) -> tuple[str, str]:
+def says(topic: str, history: list[Values], told: Told = TOLD) -> tuple[str, str]:
     """Level and words on one topic."""
-    found = {diagnosis.topic: diagnosis for diagnosis in diagnose(history, limits)}
+    found = {diagnosis.topic: diagnosis for diagnosis in diagnose(history, told)}
     return (found[topic].level, found[topic].says) if topic in found else ("", "")
 
 
@@ -84,4 +84,4 @@ def test_what_limits_the_rollouts_in_flight(running: float, cap: float, kv: floa
 
 
 def test_nothing_is_said_before_the_first_step() -> None:
-    assert diagnose([], LIMITS) == []
+    assert diagnose([], TOLD) == []

@@ -6,8 +6,8 @@ import json
 from rich.console import Console
 from rich.table import Table
 
+from agrpo.cli.numbers import estimates
 from agrpo.cli.stores import opened
-from agrpo.cli.words import estimates
 from agrpo.session.evaluating import evaluate_run
 
 

@@ -10,8 +10,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from agrpo.cli.numbers import duration, number
 from agrpo.cli.progress import Progress, read_progress
-from agrpo.cli.words import duration, number
 from agrpo.errors import AgrpoError
 from agrpo.store import Store, runs
 

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
+from agrpo.cli.numbers import number
 from agrpo.cli.stores import opened
-from agrpo.cli.words import number
 from agrpo.records import Message
 from agrpo.store import conversations, runs
 from agrpo.store.conversations import Fate, StoredRollout

@@ -6,8 +6,8 @@ from datetime import datetime
 from rich.console import Console
 from rich.table import Table
 
+from agrpo.cli.numbers import duration
 from agrpo.cli.stores import opened
-from agrpo.cli.words import duration
 from agrpo.store import runs
 
 

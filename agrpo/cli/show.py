@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agrpo.cli.numbers import duration, number
 from agrpo.cli.stores import opened
-from agrpo.cli.words import duration, number
 from agrpo.store import events, processes, runs
 from agrpo.store.runs import RunSummary
 

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agrpo.cli.stores import opened
-from agrpo.diagnoses import Diagnosis, Limits, diagnose
+from agrpo.diagnoses import Diagnosis, Told, diagnose
 from agrpo.store import Store, conversations, events, metrics, runs
 from agrpo.trainer_settings import TrainerSettings
 
@@ -48,10 +48,10 @@ def _numbers(store: Store, run_id: str) -> list[Diagnosis]:
     config = runs.get_run(store, run_id).config
     # A plain script's settings have no sections, and only those that decide what is learnt.
     given = TrainerSettings().arguments() | config.get("trainer", config)
-    limits = Limits(
+    told = Told(
         max_staleness=int(given["max_staleness"]),
         num_generations=int(given["num_generations"]),
         max_concurrent_rollouts=int(given["max_concurrent_rollouts"]),
         reward_range=conversations.reward_range(store, run_id),
     )
-    return diagnose([values for _, values in metrics.series(store, run_id)], limits)
+    return diagnose([values for _, values in metrics.series(store, run_id)], told)

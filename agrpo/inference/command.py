@@ -15,7 +15,7 @@ NUM_API_SERVERS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class ServerSettings:
+class ServerCommand:
     """One server to start."""
 
     model: str
@@ -53,7 +53,7 @@ class ServerSettings:
     """Further arguments, after ours and so winning over them."""
 
 
-def server_command(settings: ServerSettings) -> tuple[list[str], dict[str, str]]:
+def server_command(settings: ServerCommand) -> tuple[list[str], dict[str, str]]:
     """Arguments of the process, and the variables to add to its environment."""
     on_gpu = settings.device != "cpu"
     backend = settings.weight_backend or (NCCL_BACKEND if on_gpu else FILE_BACKEND)
@@ -90,7 +90,7 @@ def server_command(settings: ServerSettings) -> tuple[list[str], dict[str, str]]
     return [*argv, *switches, *settings.args], _environment(settings, on_gpu)
 
 
-def _environment(settings: ServerSettings, on_gpu: bool) -> dict[str, str]:
+def _environment(settings: ServerCommand, on_gpu: bool) -> dict[str, str]:
     env = {
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_NO_USAGE_STATS": "1",

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from agrpo.marks import isolated
 from agrpo.records import Message
-from agrpo.rewards.isolated import isolated
 
 REASONING_DELIMITERS = ("</think>",)
 

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from agrpo.marks import isolated
 from agrpo.records import Message
 from agrpo.rewards.accuracy import answer_text, compare_answers
-from agrpo.rewards.isolated import isolated
 
 
 @isolated

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from agrpo.inference.command import LOOPBACK, ServerSettings, free_port, server_command
+from agrpo.inference.command import LOOPBACK, ServerCommand, free_port, server_command
 from agrpo.launch.child import ChildSpec
 from agrpo.runfile import RunFile
 from agrpo.session.placement import Placement
@@ -81,11 +81,11 @@ def trainer_env(placement: Placement, threads: int | None) -> dict[str, str]:
     return env if threads is None else env | {"OMP_NUM_THREADS": str(threads)}
 
 
-def _server_settings(run: RunFile, index: int, placement: Placement, port: int) -> ServerSettings:
+def _server_settings(run: RunFile, index: int, placement: Placement, port: int) -> ServerCommand:
     chosen, sampling = run.servers, run.trainer
     gpus = tuple(placement.servers[index])
     restricted = sampling.top_k > 0 or sampling.top_p < 1 or bool(sampling.min_p)
-    return ServerSettings(
+    return ServerCommand(
         model=run.model.path,
         port=port,
         device="cuda" if gpus else "cpu",

@@ -17,7 +17,7 @@ _metrics, _windows = schema.metrics.c, schema.windows.c
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class StoredWindow:
     """What a process measured since its window before."""
 
     id: int
@@ -72,10 +72,10 @@ def last_window(store: Store, run_id: str) -> int:
         return int(connection.execute(query).scalar_one())
 
 
-def windows_since(store: Store, run_id: str, id: int) -> list[Window]:
+def windows_since(store: Store, run_id: str, id: int) -> list[StoredWindow]:
     """Windows with a greater id than this one; 0 gives all."""
     query = select(_windows.id, _windows.kind, _windows.index, _windows["values"], _windows.at)
     query = query.where(_windows.run_id == run_id, _windows.id > id).order_by(_windows.id)
     with store.read() as connection:
         rows = connection.execute(query).all()
-    return [Window(id, kind, index, to_floats(values), at) for id, kind, index, values, at in rows]
+    return [StoredWindow(id, kind, index, to_floats(values), at) for id, kind, index, values, at in rows]

@@ -7,8 +7,8 @@ from pathlib import Path
 from rich.console import Console
 
 from agrpo.cli.live import render, sparkline, watching
+from agrpo.cli.numbers import duration, number
 from agrpo.cli.progress import read_progress
-from agrpo.cli.words import duration, number
 from agrpo.store import Attempt, Store, events, leases, metrics, processes, runs
 
 

@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from agrpo.inference.command import ServerSettings, free_port, server_command
+from agrpo.inference.command import ServerCommand, free_port, server_command
 
 
 def options(argv: list[str]) -> dict[str, str]:
@@ -15,7 +15,7 @@ def options(argv: list[str]) -> dict[str, str]:
 
 def test_a_cpu_server_reads_weights_from_files_and_binds_to_loopback(tmp_path: Path) -> None:
     folders = (tmp_path / "a", tmp_path / "b")
-    settings = ServerSettings("model", 8123, max_model_len=512, threads=3, weights_folders=folders, seed=5)
+    settings = ServerCommand("model", 8123, max_model_len=512, threads=3, weights_folders=folders, seed=5)
     argv, env = server_command(settings)
     said = options(argv)
     assert argv[1:3] == ["-m", "vllm.entrypoints.openai.api_server"]
@@ -29,7 +29,7 @@ def test_a_cpu_server_reads_weights_from_files_and_binds_to_loopback(tmp_path: P
 
 
 def test_a_gpu_server_uses_nccl_and_its_own_gpus() -> None:
-    settings = ServerSettings("model", 1, device="cuda", gpus=(2, 3), sampling_masks=True, args=("--seed", "9"))
+    settings = ServerCommand("model", 1, device="cuda", gpus=(2, 3), sampling_masks=True, args=("--seed", "9"))
     argv, env = server_command(settings)
     said = options(argv)
     assert json.loads(said["--weight-transfer-config"]) == {"backend": "nccl"}
@@ -40,8 +40,8 @@ def test_a_gpu_server_uses_nccl_and_its_own_gpus() -> None:
 
 
 def test_a_local_model_needs_no_network(tmp_path: Path) -> None:
-    assert server_command(ServerSettings(str(tmp_path), 1))[1]["HF_HUB_OFFLINE"] == "1"
-    assert "HF_HUB_OFFLINE" not in server_command(ServerSettings("org/model", 1))[1]
+    assert server_command(ServerCommand(str(tmp_path), 1))[1]["HF_HUB_OFFLINE"] == "1"
+    assert "HF_HUB_OFFLINE" not in server_command(ServerCommand("org/model", 1))[1]
 
 
 def test_a_free_port_can_be_bound() -> None:

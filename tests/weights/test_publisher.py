@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from agrpo.inference.command import ServerSettings, server_command
+from agrpo.inference.command import ServerCommand, server_command
 from agrpo.weights.file_transport import weights_folders
 from agrpo.weights.publisher import Publisher, SyncReport, drivable_backends, load_transport
 from tests.worlds.scripted_vllm import HANG, Answer, ScriptedVllm, scripted_vllm, served_version
@@ -165,7 +165,7 @@ def test_a_server_that_is_away_has_no_version(publisher: Publisher) -> None:
 
 def test_a_gpu_trainer_drives_what_its_own_servers_are_started_with(tmp_path: Path) -> None:
     for device, on_gpu in (("cpu", False), ("cuda", True)):
-        command, _ = server_command(ServerSettings(model="m", port=1, device=device))
+        command, _ = server_command(ServerCommand(model="m", port=1, device=device))
         started = json.loads(command[command.index("--weight-transfer-config") + 1])["backend"]
         assert drivable_backends(on_gpu)[0] == started
         assert load_transport(started, tmp_path, 1.0)

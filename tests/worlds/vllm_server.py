@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agrpo.inference.client import is_healthy
-from agrpo.inference.command import ServerSettings, free_port, server_command
+from agrpo.inference.command import ServerCommand, free_port, server_command
 from agrpo.launch.child import ChildSpec, SupervisedProcess, end_all, last_lines
 from agrpo.weights.file_transport import weights_folders
 
@@ -41,7 +41,7 @@ def serving(model_path: Path, folder: Path, **settings: object) -> Iterator[Vllm
         "threads": min(2, os.cpu_count() or 1),
         "weights_folders": (*weights_folders(weights_dir), *weights_folders(second_run_dir / "weights")),
     }
-    command, env = server_command(ServerSettings(**{**chosen, **settings}))
+    command, env = server_command(ServerCommand(**{**chosen, **settings}))
     url = f"http://127.0.0.1:{chosen['port']}"
     log_path = folder / "server.log"
     process = SupervisedProcess(ChildSpec("server", 0, tuple(command), log_path, env=env), tuple(command))
