@@ -135,12 +135,6 @@ def skip(attempt: Attempt, group_id: int, reason: str) -> None:
         drafts.clear(connection, group_id)
 
 
-def requeue(attempt: Attempt, group_id: int) -> None:
-    """Give a claim back, to be taken again with the turns that it has."""
-    with attempt.write() as connection:
-        _leave_claimed(connection, attempt, group_id, {"claimed_by": None})
-
-
 def groups(store: Store, run_id: str, status: Status | None = None) -> list[GroupRow]:
     """The run's groups by prompt index, all or those of one status."""
     query = select(*(_groups[name] for name in GroupRow.__slots__)).where(_groups.run_id == run_id)

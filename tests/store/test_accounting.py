@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from agrpo.store import checkpoints, groups, leases, runs, samples, steps
 from tests.worlds.small_groups import DEAD, PROMPT, group, scored, start_run, start_worker, turn, two_samples
 
-ACTIONS = ("claim", "commit", "commit dropped", "skip", "requeue", "drop", "step", "checkpoint", "die")
+ACTIONS = ("claim", "commit", "commit dropped", "skip", "drop", "step", "checkpoint", "die")
 
 
 class Model:
@@ -43,12 +43,6 @@ class Model:
 
     def skip(self, choice):
         self._finish(choice, lambda claim: groups.skip(self.attempt, claim.group_id, "filtered"))
-
-    def requeue(self, choice):
-        if self.claimed:
-            index = self._pick(choice)
-            groups.requeue(self.attempt, self.claimed.pop(index).group_id)
-            self.free.add(index)
 
     def drop(self, choice):
         waiting = [one for one in samples.pending(self.store, self.run_id) if not one.rollout_started]

@@ -47,7 +47,6 @@ WRITES = {
     "groups.skip": lambda a, c: groups.skip(a, c.group_id, "filtered"),
     "drafts.add": lambda a, c: drafts.add(a, [drafts.NewTurn(c.group_id, 0, 0, 0, None, turn([1], [2]))]),
     "drafts.discard": lambda a, c: drafts.discard(a, c.group_id),
-    "groups.requeue": lambda a, c: groups.requeue(a, c.group_id),
     "samples.drop": lambda a, c: samples.drop(a, [1], "stale"),
     "steps.record": lambda a, c: steps.record(a, 2, [steps.StepRow(0, 0, 0, 2)], 0),
     "steps.finish": lambda a, c: steps.finish(a, 1, "digest", {}),

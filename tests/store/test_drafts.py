@@ -58,9 +58,3 @@ def test_they_go_when_nobody_wants_them(attempt, claim, end):
         drafts.discard(attempt, claim.group_id)
     assert drafts.of_group(attempt.store, claim.group_id) == []
     assert verify(attempt.store, attempt.run_id).problems == []
-
-
-def test_a_claim_that_is_given_back_keeps_them(attempt, claim):
-    drafts.add(attempt, [new(claim, 1, 0, None, FIRST)])
-    groups.requeue(attempt, claim.group_id)
-    assert drafts.of_group(attempt.store, claim.group_id) == [Draft(1, 3, [FIRST])]

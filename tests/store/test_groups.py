@@ -60,16 +60,12 @@ def test_a_group_without_samples_is_dropped(store, attempt, worker):
     assert statuses(store) == {0: ("dropped", "nothing_trained")}
 
 
-def test_skipped_and_requeued_prompts(store, attempt, worker):
-    first, second = groups.claim(attempt, worker, 2)
+def test_a_prompt_is_skipped_once(store, attempt, worker):
+    first, _ = groups.claim(attempt, worker, 2)
     groups.skip(attempt, first.group_id, "too_long")
-    groups.requeue(attempt, second.group_id)
     assert statuses(store) == {0: ("dropped", "too_long"), 1: ("claimed", None)}
-    assert groups.claim(attempt, worker, 1) == [second]
     with pytest.raises(StatusConflict):
         groups.skip(attempt, first.group_id, "too_long")
-    with pytest.raises(StatusConflict):
-        groups.requeue(attempt, first.group_id)
 
 
 def test_groups_can_be_listed_by_status(store, attempt, worker):
