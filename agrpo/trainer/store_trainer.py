@@ -24,6 +24,7 @@ from agrpo.trainer.duties import Duties
 from agrpo.trainer.feed import StepOrder
 from agrpo.trainer.measures import Measures
 from agrpo.trainer.policy_model import freeze_tower, fuse_head, in_trees, ready_tokenizer, router_coefficient
+from agrpo.trainer.random_state import RandomState
 from agrpo.trainer.row_loss import RowLoss, to_device
 from agrpo.trainer.rows import Row, build_row
 from agrpo.trainer.stopping import StopRequested, StopSwitch
@@ -53,6 +54,7 @@ class StoreTrainer(Trainer):
         self._closed_step = self._saved_step = 0
         self._folder: Path | None = None
         self._to_show: list[TrainingSequence] = []
+        self._random_state = RandomState.now()
         freeze_tower(model)
         head = fuse_head(model)
         self._row_loss = RowLoss(head, args, router_coefficient(model, args))
@@ -80,6 +82,7 @@ class StoreTrainer(Trainer):
             try:
                 done = super().train(resume_from_checkpoint=str(start.path) if start.path else None)
             except StopRequested:
+                self._random_state.restore()  # the checkpoint is one of the step before, as if this one never began
                 done = TrainOutput(self.state.global_step, 0.0, {})
             self._save_checkpoint(self.policy, None)
         return done
@@ -100,6 +103,7 @@ class StoreTrainer(Trainer):
     ) -> tuple[list[list[Row]], int | None]:
         """This rank's rows of the next step, in `gradient_accumulation_steps` entries; the last holds any surplus."""
         order = self._run.next_order(self.state.global_step + 1)
+        self._random_state = RandomState.now()
         if not isinstance(order, StepOrder):
             self.control.should_training_stop = True
             return [], None

@@ -154,13 +154,16 @@ def test_nothing_to_train_is_an_end_and_no_error(attempt, model_path, tmp_path):
 
 
 class StopInside(TrainerCallback):
-    """Asks to stop while the second step is being computed."""
+    """Asks to stop while the second step is being computed, which draws random numbers like dropout."""
 
     def __init__(self, trainer):
         self.trainer = trainer
+        self.before = None
 
     def on_step_begin(self, args, state, control, **kwargs):
         if state.global_step == 1:
+            self.before = torch.get_rng_state()
+            torch.rand(1)
             self.trainer.stop.request()
 
 
@@ -175,6 +178,18 @@ def test_a_stop_inside_a_step_leaves_a_checkpoint_of_the_step_before(attempt, mo
     resumed, _ = train(attempt, model_path, tmp_path)
     assert resumed.state.global_step == 3
     assert sorted(row.sample_id for _, row in trained(attempt)) == list(range(1, 25))
+
+
+def test_a_broken_off_step_leaves_no_trace_in_the_random_state(attempt, model_path, tmp_path):
+    """Its dropout would draw other masks when it is made again."""
+    ledger.fill(attempt, 6)
+    trainer, work, _ = ledger.trainer_for(attempt, model_path, ledger.config(tmp_path))
+    drawing = StopInside(trainer)
+    trainer.add_callback(drawing)
+    trainer.train_in(work)
+    path = checkpoints.cursor(attempt.store, attempt.run_id).path
+    saved = torch.load(f"{path}/rng_state.pth", weights_only=False)
+    assert torch.equal(saved["cpu"], drawing.before)
 
 
 def test_a_stop_request_in_the_store_ends_the_run_between_steps(attempt, model_path, tmp_path):
