@@ -46,8 +46,13 @@ def held_tokens(pending_tokens: int, num_groups_in_flight: int, group_tokens: fl
     return pending_tokens + num_groups_in_flight * group_tokens
 
 
-def admits(allowance: int, pending_tokens: int, num_groups_in_flight: int, group_tokens: float | None) -> bool:
-    """Whether one more group may start. Until the first group is complete (None), one group starts at a time."""
+def admits(
+    allowance: int, pending_tokens: int, num_groups_in_flight: int, group_tokens: float | None, num_elsewhere: int = 0
+) -> bool:
+    """Whether a worker may start one more group beside its own and the `num_elsewhere` that other workers generate.
+
+    Until its first group is complete (None) each worker starts one at a time, whatever the others do.
+    """
     if group_tokens is None:
         return num_groups_in_flight == 0 and pending_tokens < allowance
-    return held_tokens(pending_tokens, num_groups_in_flight, group_tokens) < allowance
+    return held_tokens(pending_tokens, num_groups_in_flight + num_elsewhere, group_tokens) < allowance

@@ -26,6 +26,12 @@ def test_one_group_at_a_time_until_the_first_is_complete() -> None:
     assert not admits(allowance=1000, pending_tokens=0, num_groups_in_flight=1, group_tokens=None)
 
 
+def test_groups_of_other_workers_count_once_a_workers_own_size_is_known() -> None:
+    assert admits(allowance=1000, pending_tokens=500, num_groups_in_flight=1, group_tokens=100.0, num_elsewhere=3)
+    assert not admits(allowance=1000, pending_tokens=500, num_groups_in_flight=1, group_tokens=100.0, num_elsewhere=4)
+    assert admits(allowance=1000, pending_tokens=0, num_groups_in_flight=0, group_tokens=None, num_elsewhere=9)
+
+
 def test_groups_start_while_holdings_are_under_the_limit() -> None:
     assert admits(allowance=1000, pending_tokens=500, num_groups_in_flight=4, group_tokens=100.0)
     assert not admits(allowance=1000, pending_tokens=500, num_groups_in_flight=5, group_tokens=100.0)

@@ -122,7 +122,7 @@ class Dispatcher:
             return "waiting for reward functions"
         if not self._generator.has_room():
             return "all rollout slots are in use"
-        return None if self._is_open() else WAITS_FOR_TRAINER
+        return None if self._is_open(self._view.num_elsewhere or 0) else WAITS_FOR_TRAINER
 
     async def _start_group(self, tasks: asyncio.TaskGroup) -> bool:
         """Claim the next prompt and set it going; False when there is none for now."""
@@ -140,6 +140,8 @@ class Dispatcher:
             await self._ledger.say(self._admission())
             return not is_final
         self._num_claimed = max(self._num_claimed, claims[0].prompt_index + 1)
+        if self._view.num_elsewhere is not None:
+            await self._refresh()  # they may be claiming too: all together stay under the allowance
         prompt = await self._on_rows_thread(lambda: self._prompts.prompt(claims[0].prompt_index))
         if self._loop.filter_prompt(prompt.row_index, prompt.row, prompt.epoch):
             tasks.create_task(self._generate_group(claims[0], prompt))
@@ -263,17 +265,19 @@ class Dispatcher:
             await self._ledger.note("server_warning", words)
             print(words, file=sys.stderr, flush=True)
 
-    def _is_open(self) -> bool:
-        """Whether the allowance lets another group start."""
-        view = self._view
+    def _is_open(self, num_elsewhere: int) -> bool:
+        """Whether the allowance lets another group start, beside so many in other workers."""
+        view, own = self._view, self._num_in_flight
         return (
             view.wants_work
             and view.allowance_tokens is not None
-            and admits(view.allowance_tokens, view.pending_tokens, self._num_in_flight, self._group_size.mean)
+            and admits(view.allowance_tokens, view.pending_tokens, own, self._group_size.mean, num_elsewhere)
         )
 
     def _admission(self) -> Admission:
-        return Admission(self._num_in_flight, self._is_open(), self._data_ended, self._view.allowance_step)
+        """Closed only for good, not for groups that others still generate: else the trainer could believe two workers
+        that each wait for the other's last group."""
+        return Admission(self._num_in_flight, self._is_open(0), self._data_ended, self._view.allowance_step)
 
     async def _wait_for_change(self) -> None:
         self._changed.clear()

@@ -33,6 +33,8 @@ class View:
     """None until the trainer has set the first one."""
     allowance_step: int
     pending_tokens: int
+    num_elsewhere: int | None
+    """Groups that other workers have in flight; None: there is no other worker."""
     wants_work: bool
     """False once somebody asked the run to stop or drain."""
     servers: tuple[ServerRecord, ...]
@@ -44,6 +46,7 @@ class Admission:
 
     num_in_flight: int
     open: bool
+    """Whether it may start another group, once the other workers' groups have come back."""
     data_ended: bool
     allowance_step: int
 
@@ -195,13 +198,14 @@ class Ledger:
 
     def _read_view(self) -> View:
         store, run_id = self._attempt.store, self._attempt.run_id
-        bounds = workers.bounds(store, run_id)
+        bounds = workers.bounds(store, run_id, self._process_id)
         return View(
             policy_version=bounds.policy_version,
             next_prompt_index=bounds.next_prompt_index,
             allowance_tokens=bounds.allowance_tokens,
             allowance_step=bounds.allowance_step or 0,
             pending_tokens=bounds.pending_tokens,
+            num_elsewhere=bounds.num_elsewhere,
             wants_work=bounds.request == "none",
             servers=tuple(servers.servers(store, run_id)),
         )

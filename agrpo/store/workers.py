@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 
 from agrpo.store import schema
 from agrpo.store.attempt import Attempt
@@ -41,17 +41,19 @@ class Bounds:
     """Whether somebody asked the run to stop or drain."""
     pending_tokens: int
     """Of all samples that wait to be trained."""
+    num_elsewhere: int | None
+    """Groups that other workers have in flight; None: there is no other worker."""
 
 
-def bounds(store: Store, run_id: str) -> Bounds:
-    """Read it with one statement: workers ask after every group."""
-    runs, samples = schema.runs.c, schema.samples.c
+def bounds(store: Store, run_id: str, process_id: int) -> Bounds:
+    """Read it for one worker, with one statement: workers ask after every group."""
+    runs, samples, workers = schema.runs.c, schema.samples.c, schema.workers.c
     pending = select(func.coalesce(func.sum(samples.num_tokens), 0)).where(
         samples.run_id == run_id, samples.status == "pending"
     )
-    query = select(
-        *(runs[name] for name in Bounds.__slots__ if name != "pending_tokens"), pending.scalar_subquery()
-    ).where(runs.run_id == run_id)
+    elsewhere = _living(select(func.sum(workers.in_flight)), run_id).where(workers.process_id != process_id)
+    of_run = [runs[name] for name in Bounds.__slots__ if name in runs]
+    query = select(*of_run, pending.scalar_subquery(), elsewhere.scalar_subquery()).where(runs.run_id == run_id)
     with store.read() as connection:
         found: tuple[Any, ...] = tuple(connection.execute(query).one())
     return Bounds(*found)
@@ -74,13 +76,17 @@ def state(
 
 def states(store: Store, run_id: str) -> list[WorkerState]:
     """The words of the workers that live under the present attempt."""
-    workers, processes, runs = schema.workers.c, schema.processes.c, schema.runs.c
-    query = (
-        select(*(workers[name] for name in WorkerState.__slots__))
-        .select_from(schema.workers.join(schema.processes, workers.process_id == processes.id))
-        .join(schema.runs, processes.run_id == runs.run_id)
-        .where(workers.run_id == run_id, processes.state == "running", processes.token == runs.token)
-        .order_by(workers.process_id)
-    )
+    workers = schema.workers.c
+    query = _living(select(*(workers[name] for name in WorkerState.__slots__)), run_id)
     with store.read() as connection:
-        return [WorkerState(*row) for row in connection.execute(query)]
+        return [WorkerState(*row) for row in connection.execute(query.order_by(workers.process_id))]
+
+
+def _living(query: Select[Any], run_id: str) -> Select[Any]:
+    """A query about the workers that live under the present attempt."""
+    workers, processes, attempt = schema.workers.c, schema.processes.c, schema.runs.alias("attempt")
+    return (
+        query.select_from(schema.workers.join(schema.processes, workers.process_id == processes.id))
+        .join(attempt, processes.run_id == attempt.c.run_id)
+        .where(workers.run_id == run_id, processes.state == "running", processes.token == attempt.c.token)
+    )

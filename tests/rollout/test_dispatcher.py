@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agrpo.errors import BadInput, LeaseLost, RewardError
+from agrpo.rollout.dispatcher import WAITS_FOR_TRAINER
 from agrpo.rollout.loop import AsyncRolloutLoop
 from agrpo.rollout.worker import WorkerSpec
 from agrpo.store import events, groups, leases, processes, runs, samples, servers, workers
@@ -123,6 +124,26 @@ def test_generation_stops_at_the_allowance_and_goes_on_with_the_next_one(world: 
 
     world.run(spec, until)
     assert len(groups.groups(world.store, "run")) == said
+
+
+def test_what_other_workers_generate_counts_against_the_allowance(world: RunWorld) -> None:
+    spec = world.spec(rows(100))
+    runs.set_allowance(world.attempt, 0, 8 * 2 * (len(prompt_ids(spec, 0)) + 3))
+    other = world.register_worker(1)
+    workers.state(world.attempt, other, in_flight=6, admission_open=True, data_ended=False, allowance_step_seen=0)
+
+    def own() -> list[workers.WorkerState]:
+        return [word for word in workers.states(world.store, "run") if word.process_id == world.process_id]
+
+    def is_held() -> bool:
+        held = [beat.at for beat in processes.heartbeats(world.store, "run") if beat.detail == WAITS_FOR_TRAINER]
+        return any(at > word.at and word.in_flight == 0 for at in held for word in own())
+
+    world.run(spec, is_held)
+    assert 1 <= len(groups.groups(world.store, "run")) <= 4
+    assert [word.admission_open for word in own()] == [True]  # the other's groups may come to nothing
+    workers.state(world.attempt, other, in_flight=0, admission_open=True, data_ended=False, allowance_step_seen=0)
+    world.run(spec, lambda: finished(world, 7))
 
 
 def test_the_end_of_the_data_is_said_and_nothing_is_generated_twice(world: RunWorld, server: ScriptedServer) -> None:
