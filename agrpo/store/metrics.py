@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import delete, func, insert, select
 
 from agrpo.store import schema
 from agrpo.store.attempt import Attempt
@@ -70,6 +70,13 @@ def last_window(store: Store, run_id: str) -> int:
     query = select(func.coalesce(func.max(_windows.id), 0)).where(_windows.run_id == run_id)
     with store.read() as connection:
         return int(connection.execute(query).scalar_one())
+
+
+def forget_windows(attempt: Attempt, until: int) -> None:
+    """Delete windows up to this id: they are in the metrics of a step by now."""
+    with attempt.write() as connection:
+        old = (_windows.run_id == attempt.run_id, _windows.id <= until)
+        connection.execute(delete(schema.windows).where(*old))
 
 
 def windows_since(store: Store, run_id: str, id: int) -> list[StoredWindow]:

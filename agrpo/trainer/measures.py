@@ -12,6 +12,7 @@ from agrpo.metrics import Window, is_weight, weight_name
 from agrpo.store import Attempt, groups, metrics
 from agrpo.store.groups import GroupStats
 from agrpo.trainer.feed import StepOrder
+from agrpo.trainer.mfu import Arithmetic
 from agrpo.trainer.rows import Row
 
 SCORED_ORDER = "rollout/num_groups_scored"
@@ -30,8 +31,9 @@ _TERM_MEANS = {
 class Measures:
     """The window of this rank."""
 
-    def __init__(self) -> None:
+    def __init__(self, arithmetic: Arithmetic | None = None) -> None:
         self.window = Window()
+        self._arithmetic = arithmetic
         self._seconds: dict[str, float] = {}
         self._step_began = time.monotonic()
 
@@ -79,6 +81,11 @@ class Measures:
         rate("perf/fwd_bwd_forwarded_tokens_per_s", order.num_tokens, self._seconds.get("fwd_bwd_s", 0.0))
         rate("perf/wall_clock_forwarded_tokens_per_s", order.num_tokens, step_s)
         rate("perf/wall_clock_trained_tokens_per_s", order.num_trained, step_s)
+        if self._arithmetic is not None:
+            num_pairs = sum(trie.num_pairs for tries in order.tries for trie in tries)
+            needed_s = self._arithmetic.seconds(order.num_tokens, num_pairs, num_devices=len(order.tries[0]))
+            rate("perf/fwd_bwd_mfu", needed_s, self._seconds.get("fwd_bwd_s", 0.0))
+            rate("perf/wall_clock_mfu", needed_s, step_s)
         self._seconds.clear()
         self._add_batch(order, token_budget)
 
@@ -161,6 +168,10 @@ class GroupMeter:
     def scored_order(self) -> int:
         """Groups counted so far."""
         return self._order
+
+    def forget(self) -> None:
+        """Delete the workers' windows that were counted."""
+        metrics.forget_windows(self._attempt, self._window_id)
 
     def trained(self, order: StepOrder) -> None:
         """Rewards of the groups in a step; means are over its samples."""

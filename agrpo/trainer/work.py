@@ -151,6 +151,7 @@ class RunWork:
             self._shelf.finish(step, filled)
             self._shelf.rotate(limit)
             pruning.prune(self._attempt, self._keep_payloads)
+            self._meter.forget()
         ranks.all_here()
         self._saved_at = time.monotonic()
 

@@ -56,6 +56,7 @@ WRITES = {
     "checkpoints.forget": lambda a, c: checkpoints.forget(a, 1),
     "metrics.log": lambda a, c: metrics.log(a, 1, {"reward": 1.0}),
     "metrics.window": lambda a, c: metrics.window(a, "worker", 0, {}),
+    "metrics.forget_windows": lambda a, c: metrics.forget_windows(a, 1),
     "pruning.prune": lambda a, c: pruning.prune(a, "none"),
     "events.add": lambda a, c: events.add(a, "word", "line"),
     "workers.state": lambda a, c: workers.state(a, 1, 0, True, False, 0),

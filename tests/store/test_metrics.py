@@ -30,6 +30,8 @@ def test_windows_are_appended(store, attempt):
     assert (first.kind, first.index, first.values, second.values) == ("worker", 0, {"tokens": 1.0}, {"tokens": 2.0})
     assert metrics.windows_since(store, "small", first.id) == [second]
     assert (metrics.last_window(store, "small"), metrics.last_window(store, "other")) == (second.id, 0)
+    metrics.forget_windows(attempt, first.id)
+    assert metrics.windows_since(store, "small", 0) == [second]
 
 
 def test_a_value_that_is_no_number_is_refused(attempt):
