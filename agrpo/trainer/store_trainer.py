@@ -23,6 +23,7 @@ from agrpo.trainer.completions import print_completions
 from agrpo.trainer.duties import Duties
 from agrpo.trainer.feed import StepOrder
 from agrpo.trainer.measures import Measures
+from agrpo.trainer.mfu import arithmetic, device_name
 from agrpo.trainer.policy_model import freeze_tower, fuse_head, in_trees, ready_tokenizer, router_coefficient
 from agrpo.trainer.random_state import RandomState
 from agrpo.trainer.row_loss import RowLoss, to_device
@@ -46,7 +47,7 @@ class StoreTrainer(Trainer):
         callbacks: list[TrainerCallback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
     ) -> None:
-        self.measures = Measures()
+        self.measures = Measures(arithmetic(model, device_name(args.use_cpu)))
         self.stop = StopSwitch()
         self._work: Duties | None = None
         self._order: StepOrder | None = None
