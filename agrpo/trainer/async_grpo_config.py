@@ -1,4 +1,4 @@
-"""Every setting of asynchronous GRPO, with the documented names and defaults (async-grpo.md section 13)."""
+"""Every setting of asynchronous GRPO, with the documented names and defaults."""
 
 # ruff: noqa: RUF009 - _setting is dataclasses.field with the help text in its place
 
