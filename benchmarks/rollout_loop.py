@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from agrpo.rollout.worker import WorkerSpec, work
-from agrpo.store import groups
+from agrpo.store import accounting, schema
 from tests.rollout.run_world import RunWorld, rows
 from tests.worlds.chat_families import QWEN25, family_tokenizer
 from tests.worlds.scripted_server import Answer, ScriptedServer
@@ -110,7 +110,9 @@ async def drive(world: RunWorld, spec: WorkerSpec, load: Load) -> tuple[float, f
 
 
 def _num_done(world: RunWorld) -> int:
-    return NUM_GENERATIONS * sum(group.status != "claimed" for group in groups.groups(world.store, "run"))
+    with world.store.read() as connection:
+        by_status = accounting.counts(connection, schema.groups, "run")
+    return NUM_GENERATIONS * sum(number for status, number in by_status.items() if status != "claimed")
 
 
 def measure(load: Load) -> dict[str, float]:
