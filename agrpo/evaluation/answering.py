@@ -11,7 +11,7 @@ from agrpo.environments.pool import EnvironmentPool, TimeLimits
 from agrpo.evaluation.tasks import held_out_rows
 from agrpo.inference.client import SamplingParams
 from agrpo.records import TurnRecord
-from agrpo.rollout.groups import GroupFailed, GroupGenerator
+from agrpo.rollout.groups import GroupFailed, GroupGenerator, root_error
 from agrpo.rollout.members import GeneratedGroup
 from agrpo.rollout.prompts import Prompt, open_prompts
 from agrpo.rollout.scoring import Scorer, Unscored
@@ -50,7 +50,8 @@ def spec_of_evaluation(store_url: str, run: RunFile, token: int) -> WorkerSpec:
 async def answer_all(spec: WorkerSpec, servers: Servers, store: Store, evaluation_id: int) -> None:
     """Answer every prompt `num_generations` times and store what the rewards say.
 
-    What nothing scored is left out: a refused prompt, and an answer for which every source returned None.
+    What nothing scored is left out: a refused prompt, and an answer for which every source returned None. Raises the
+    one error that says most, so that an outage of the store is known as one.
     """
     loop = spec.loop_cls(spec.config, spec.model_name, spec.tokenizer, spec.eos_token_ids, servers)
     scorer = Scorer(spec.reward_funcs, spec.config.reward_timeout_s)
@@ -77,6 +78,8 @@ async def answer_all(spec: WorkerSpec, servers: Servers, store: Store, evaluatio
         async with asyncio.TaskGroup() as tasks:
             for index in range(prompts.stop_index(1) or 0):
                 tasks.create_task(answer(prompts.prompt(index)))
+    except BaseExceptionGroup as errors:
+        raise root_error(errors) from errors
     finally:
         await loop.close()
         scorer.close()

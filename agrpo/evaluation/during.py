@@ -22,22 +22,33 @@ LOOK_EVERY_S = 1.0
 
 
 async def watch(spec: WorkerSpec, run: runfile.RunFile, attempt: Attempt) -> None:
-    """Evaluate whenever `evaluation.steps` further steps are published, until this process is ended."""
+    """Evaluate whenever `evaluation.steps` further steps are published, until this process is ended.
+
+    Raises what ended the looking after the servers as well, in the middle of an evaluation: it would wait for them.
+    """
     pool = ServerPool(spec.config.vllm_server_timeout, _leave_alone)
-    following = asyncio.ensure_future(_follow(pool, attempt))
+    loops = [
+        asyncio.ensure_future(loop) for loop in (_follow(pool, attempt), _keep_evaluating(spec, run, pool, attempt))
+    ]
     try:
-        while not following.done():
-            step = due_step(attempt.store, run)
-            if step is None:
-                processes.beat(attempt, "evaluator", 0, "evaluation", "waiting for steps")
-                await asyncio.sleep(LOOK_EVERY_S)
-            else:
-                processes.beat(attempt, "evaluator", 0, "evaluation", f"step {step}")
-                await _evaluate(spec, run, pool, attempt, step)
-        following.result()
+        for ended in (await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED))[0]:
+            ended.result()
     finally:
-        following.cancel()
+        for loop in loops:
+            loop.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
         await pool.close()
+
+
+async def _keep_evaluating(spec: WorkerSpec, run: runfile.RunFile, pool: ServerPool, attempt: Attempt) -> None:
+    while True:
+        step = due_step(attempt.store, run)
+        if step is None:
+            processes.beat(attempt, "evaluator", 0, "evaluation", "waiting for steps")
+            await asyncio.sleep(LOOK_EVERY_S)
+        else:
+            processes.beat(attempt, "evaluator", 0, "evaluation", f"step {step}")
+            await _evaluate(spec, run, pool, attempt, step)
 
 
 def due_step(store: Store, run: runfile.RunFile) -> int | None:
@@ -63,6 +74,7 @@ async def _evaluate(spec: WorkerSpec, run: runfile.RunFile, pool: ServerPool, at
 async def _follow(pool: ServerPool, attempt: Attempt) -> None:
     """Keep the pool up to date. Raises LeaseLost when another attempt owns the run."""
     while True:
+        processes.beat(attempt, "evaluator", 0, "servers")
         version = policies.current_version(attempt.store, attempt.run_id)
         await pool.update(servers.servers(attempt.store, attempt.run_id), version)
         await asyncio.sleep(LOOK_EVERY_S)
