@@ -41,8 +41,7 @@ class ServerPool:
         """Take over what the store knows about the servers."""
         self._policy_version = policy_version
         gone = [url for url, known in self._servers.items() if _is_replaced(known.row, rows)]
-        for url in gone:
-            await self._servers.pop(url).client.close()
+        replaced = [self._servers.pop(url) for url in gone]
         for row in rows:
             known = self._servers.get(row.url)
             if known is None:
@@ -50,6 +49,8 @@ class ServerPool:
             else:
                 known.row = row
         self._refresh()
+        for server in replaced:  # last: whoever runs meanwhile must see the new rows
+            await server.client.close()
 
     async def close(self) -> None:
         """Close every connection."""

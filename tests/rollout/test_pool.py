@@ -60,6 +60,22 @@ def test_requests_go_to_the_least_loaded_server(one: ScriptedServer, two: Script
     scene(play)
 
 
+def test_whoever_runs_while_a_replaced_server_is_closed_sees_the_new_rows(
+    one: ScriptedServer, two: ScriptedServer
+) -> None:
+    """Else the pool would seem usable without any server to use, and who waits for one would never let go."""
+
+    async def play(pool: ServerPool) -> None:
+        await pool.update([row(one), row(two)], 0)
+        await pool.max_model_len()
+        updating = asyncio.ensure_future(pool.update([row(one, None, process_id=2), row(two)], 1))
+        await asyncio.sleep(0)  # up to where it lets others run
+        assert not updating.done() and not pool.has_usable
+        await updating
+
+    scene(play)
+
+
 @pytest.mark.parametrize("bad", [("starting", 0), ("lost", 0), ("healthy", None), ("healthy", 4)])
 def test_only_healthy_servers_with_the_current_weights_are_used(
     one: ScriptedServer, two: ScriptedServer, bad: tuple[str, int | None]
