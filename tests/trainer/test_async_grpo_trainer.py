@@ -12,6 +12,8 @@ from agrpo.store import Store, events, metrics, policies, runs, servers
 from agrpo.trainer.policy_model import weights_digest
 from tests.worlds.tiny_model import make_tiny_model
 
+pytestmark = pytest.mark.usefixtures("ledgers_hold")
+
 
 def digits(completions, **columns):
     """Share of digits in a completion."""

@@ -13,6 +13,8 @@ from agrpo.store import checkpoints, leases, processes, runs, servers
 from tests.trainer import ledger
 from tests.worlds.processes import eventually
 
+pytestmark = pytest.mark.usefixtures("ledgers_hold")
+
 START_S = 90.0
 """Importing torch on a busy machine takes its time."""
 
