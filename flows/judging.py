@@ -39,7 +39,7 @@ def nightly(run_file: Path, *, override: Overrides = (), simulate: int | None = 
     override
         A setting to change, as section.key=value; may be given again.
     simulate
-        So many nights at once, every second one spoilt by a learning rate that ruins the weights.
+        So many nights at once, every second one spoilt by a step that ruins the weights.
     """
     from flows.nights import run_nights
 

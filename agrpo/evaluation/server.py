@@ -3,14 +3,17 @@
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from agrpo.errors import BadInput, ServerOutage
 from agrpo.inference.client import SamplingParams, ServerClient, is_healthy
 from agrpo.launch.child import last_lines, open_supervisor
 from agrpo.records import TurnRecord
+
+T = TypeVar("T")
 
 _LOOK_EVERY_S = 0.5
 RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -51,20 +54,24 @@ class FixedServer:
 
     async def generate(self, prompt_ids: list[int], params: SamplingParams) -> TurnRecord:
         """Sample one turn, again after an outage. Raises ServerOutage when that lasts."""
-        for delay_s in RETRY_DELAYS_S:
-            try:
-                return await self._client.generate(prompt_ids, params)
-            except ServerOutage:
-                await asyncio.sleep(delay_s)
-        return await self._client.generate(prompt_ids, params)
+        return await _outlast(lambda: self._client.generate(prompt_ids, params))
 
     async def max_model_len(self) -> int:
-        """Longest prompt plus completion."""
-        return (await self._client.capabilities()).max_model_len
+        """Longest prompt plus completion; asked again after an outage, too."""
+        return (await _outlast(self._client.capabilities)).max_model_len
 
     async def close(self) -> None:
         """Close every connection."""
         await self._client.close()
+
+
+async def _outlast(call: Callable[[], Awaitable[T]]) -> T:
+    for delay_s in RETRY_DELAYS_S:
+        try:
+            return await call()
+        except ServerOutage:
+            await asyncio.sleep(delay_s)
+    return await call()
 
 
 def hidden_gpus() -> dict[str, str]:

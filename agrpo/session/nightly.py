@@ -10,8 +10,9 @@ from agrpo.settings import ModelSettings
 from agrpo.store import Store, evaluations
 from agrpo.store.evaluations import Evaluation, Promotion
 
-SPOILT_FACTOR = 100.0
-"""A simulated bad night multiplies the learning rate by this."""
+SPOILT_FACTOR = 1000.0
+"""A simulated bad night multiplies the learning rate by this, and makes one step: from ruined weights no further one
+might come, as answers that are all alike teach nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,9 @@ def plan_night(store: Store, config: RunFile) -> Night:
 
 
 def spoilt(night: Night) -> Night:
-    """The same night with a learning rate that ruins the weights: what a roll-back is for."""
-    rate = night.run.trainer.learning_rate * SPOILT_FACTOR
-    trainer = night.run.trainer.model_copy(update={"learning_rate": rate})
+    """The same night with one step that ruins the weights: what a roll-back is for."""
+    ruin = {"learning_rate": night.run.trainer.learning_rate * SPOILT_FACTOR, "warmup_steps": 0, "max_steps": 1}
+    trainer = night.run.trainer.model_copy(update=ruin)
     return Night(night.lineage, night.run.model_copy(update={"trainer": trainer}), night.baseline)
 
 

@@ -85,8 +85,8 @@ def test_a_night_that_was_not_decided_is_continued(store: Store, config: RunFile
     assert plan_night(store, config).run.name == "night-1"
 
 
-def test_a_spoilt_night_differs_in_its_learning_rate_only(store: Store, config: RunFile) -> None:
+def test_a_spoilt_night_makes_one_step_that_ruins_the_weights(store: Store, config: RunFile) -> None:
     night = plan_night(store, config)
     bad = spoilt(night)
-    assert bad.run.trainer.learning_rate == 100 * night.run.trainer.learning_rate
+    assert (bad.run.trainer.learning_rate, bad.run.trainer.max_steps) == (1000 * night.run.trainer.learning_rate, 1)
     assert bad.run.model_copy(update={"trainer": night.run.trainer}) == night.run
