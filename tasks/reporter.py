@@ -31,7 +31,7 @@ from tasks.page import markdown, picture
 
 _EVERY_S = 5.0
 _PLOT_EVERY_S = 30.0
-_LAST_REPORT_S = 6.0
+_LAST_REPORT_S = 10.0
 _WORTH_A_LINE = {"restart", "adopted", "hung", "server_lost_weights", "environment_changed", "checkpoint_skipped"}
 _STOPS = {StateType.CANCELLING, StateType.CANCELLED}
 
@@ -66,10 +66,12 @@ class _Reporter:
 
     def work(self, ended: threading.Event) -> None:
         """Report every few seconds until the end, and once more then."""
-        with suppress(Exception):
-            self._name()
-        over = False
+        over = is_named = False
         while not over:
+            if not is_named:
+                with suppress(Exception):
+                    self._name()
+                    is_named = True
             over = ended.wait(_EVERY_S)
             with suppress(Exception):  # Prefect is a window: what breaks it must not touch the run
                 self._report(over)
