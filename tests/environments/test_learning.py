@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
@@ -19,6 +20,8 @@ from agrpo import AsyncGRPOConfig, AsyncGRPOTrainer
 from agrpo.records import Message
 from tests.worlds.tiny_model import CHAT_TEMPLATE, EOS, make_tokenizer
 from tests.worlds.vllm_server import VllmServer
+
+pytestmark = pytest.mark.usefixtures("ledgers_hold")
 
 MAX_STEPS = 30
 GOAL = 0.85

@@ -1,5 +1,6 @@
 """A vision-language model is trained on text: its tower is loaded and saved, never trained and never sent."""
 
+import pytest
 import torch
 from transformers import Qwen2_5_VLForConditionalGeneration
 
@@ -7,6 +8,8 @@ from agrpo.trainer.policy_model import load_policy, named_weights, weights_diges
 from tests.trainer import ledger
 from tests.worlds import small_groups
 from tests.worlds.tiny_vision import tiny_vision
+
+pytestmark = pytest.mark.usefixtures("ledgers_hold")
 
 
 def test_the_text_model_learns_and_the_tower_stays(tmp_path):
