@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from sqlalchemy import Connection, delete, exists, func, select, update
+from sqlalchemy import ColumnElement, Select, delete, exists, func, select, update
 
 from agrpo.store import schema
 from agrpo.store.attempt import Attempt
@@ -23,29 +23,40 @@ def prune(attempt: Attempt, keep: Keep) -> int:
     """
     if keep == "all":
         return 0
-    num_pruned, num_due = 0, _AT_A_TIME
+    num_steps = 0 if keep == "none" else keep
+    num_pruned, after_id, num_due = 0, 0, _AT_A_TIME
     while num_due == _AT_A_TIME:
-        with attempt.write() as connection:
-            due = _due(connection, attempt.run_id, 0 if keep == "none" else keep)
-            connection.execute(delete(schema.turns).where(_turns.group_id.in_(due)))
-            gone = {"prompt_ids": None, "digest": None, "pruned_at": time.time()}
-            connection.execute(update(schema.groups).where(_groups.id.in_(due)).values(**gone))
-        num_due = len(due)
-        num_pruned += num_due
+        with attempt.store.read() as connection:  # the search keeps no writer waiting
+            due = connection.execute(due_groups(attempt.run_id, num_steps, after_id)).scalars().all()
+        num_pruned += _delete_payloads(attempt, due)
+        num_due, after_id = len(due), max(due, default=after_id)
     return num_pruned
 
 
-def _due(connection: Connection, run_id: str, num_steps: int) -> Sequence[int]:
-    """Some groups that are over."""
+def due_groups(run_id: str, num_steps: int, after_id: int) -> Select[Any]:
+    """The query for the next groups that are over, by number."""
     needed = exists().where(
         _samples.group_id == _groups.id,
         (_samples.status == "pending") | (_samples.step > _last_step(run_id, num_steps)),
     )
-    other = schema.groups.alias("other")
-    is_shared = exists().where(other.c.shared_group_id == _groups.id)
     over = (_groups.run_id == run_id, _groups.status.in_(("trained", "dropped")), _groups.prompt_ids.is_not(None))
-    query = select(_groups.id).where(*over, ~needed, ~is_shared).order_by(_groups.id).limit(_AT_A_TIME)
-    return connection.execute(query).scalars().all()
+    here = (_groups.id > after_id, *over, ~needed, ~_is_shared())
+    return select(_groups.id).where(*here).order_by(_groups.id).limit(_AT_A_TIME)
+
+
+def _delete_payloads(attempt: Attempt, due: Sequence[int]) -> int:
+    """Delete those that no fork has begun to share since they were found; their number."""
+    with attempt.write() as connection:
+        own = connection.execute(select(_groups.id).where(_groups.id.in_(due), ~_is_shared())).scalars().all()
+        connection.execute(delete(schema.turns).where(_turns.group_id.in_(own)))
+        gone = {"prompt_ids": None, "digest": None, "pruned_at": time.time()}
+        connection.execute(update(schema.groups).where(_groups.id.in_(own)).values(**gone))
+    return len(own)
+
+
+def _is_shared() -> ColumnElement[bool]:
+    other = schema.groups.alias("other")
+    return exists().where(other.c.shared_group_id == _groups.id)
 
 
 def _last_step(run_id: str, num_steps: int) -> Any:

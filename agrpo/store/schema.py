@@ -81,6 +81,7 @@ groups = Table(
     Index(None, "run_id", "status", "prompt_index"),
     Index(None, "run_id", "ready_order"),
     Index(None, "claimed_by"),
+    Index(None, "shared_group_id"),
 )
 
 rollouts = Table(

@@ -14,7 +14,7 @@ from agrpo.store.json_text import dumps
 DEFAULT_URL = "sqlite:///runs/agrpo.db"
 """Where runs are kept when nobody says otherwise."""
 VERSION_TABLE = "agrpo_alembic_version"
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 """Schema revisions in order; the last one is what this code reads and writes."""
 
 FROZEN_AFTER_S = 30

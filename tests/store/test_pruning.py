@@ -1,6 +1,7 @@
 """Payloads that nobody needs any more, and the ledger that stays."""
 
 import pytest
+from sqlalchemy import text
 
 from agrpo.store import checkpoints, forks, groups, pruning, samples, steps
 from agrpo.store.verify import verify
@@ -43,3 +44,18 @@ def test_what_a_fork_shares_stays(trained):
     pruning.prune(trained, "none")
     assert pruned_steps(trained) == [3]
     assert verify(trained.store, "fork").problems == []
+
+
+def test_it_goes_on_after_the_groups_of_one_transaction(trained, monkeypatch):
+    monkeypatch.setattr(pruning, "_AT_A_TIME", 1)
+    assert pruning.prune(trained, "none") == 4
+    assert pruned_steps(trained) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_no_table_is_read_whole_for_every_group(trained, backend):
+    query = pruning.due_groups(trained.run_id, 0, 0)
+    with trained.store.read() as connection:
+        sql = query.compile(connection, compile_kwargs={"literal_binds": True})
+        plan = [row.detail for row in connection.execute(text(f"EXPLAIN QUERY PLAN {sql}"))]
+    assert [step for step in plan if step.startswith("SCAN")] == []
