@@ -21,7 +21,7 @@ from prefect.client.schemas.objects import StateType
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from agrpo.cli.progress import read_progress
+from agrpo.cli.progress import Progress, read_progress
 from agrpo.errors import AgrpoError
 from agrpo.plotting.history import read_history, read_marks
 from agrpo.plotting.page import page
@@ -92,8 +92,12 @@ class _Reporter:
         if progress.num_steps:
             done = 100.0 * progress.step / progress.num_steps
             self._put("progress", done, lambda key: create_progress_artifact(done, key, f"steps of {progress.run_id}"))
+        self._put_page(progress)
         if progress.history and self._plot_is_due(progress.history[-1][0], over):
             self._draw(progress.history[-1][0])
+            self._put_page(progress)
+
+    def _put_page(self, progress: Progress) -> None:
         text = markdown(progress, read_marks(self._attempt.store, self._attempt.run_id), self._plot)
         self._put("run", text, lambda key: create_markdown_artifact(text, key, f"run {progress.run_id}"))
 
