@@ -1,4 +1,4 @@
-.PHONY: setup quickstart test test-prefect screenshots test-verifiers check chaos clean
+.PHONY: setup quickstart test test-long test-prefect screenshots test-verifiers check chaos clean
 
 setup:
 	@scripts/set_up.sh
@@ -8,7 +8,12 @@ quickstart: setup
 	@.venv/bin/agrpo train examples/quickstart.yaml
 
 test: setup
-	@.venv/bin/python -m pytest
+	@OMP_NUM_THREADS=1 .venv/bin/python -m pytest -m "not alone and not long" -n 2 --dist loadfile
+	@.venv/bin/python -m pytest -m "alone and not long"
+
+# Further tests with real processes, two minutes: several workers and ranks, jumping clocks, changed data.
+test-long: setup
+	@.venv/bin/python -m pytest -m long
 
 # Deploys, launches, kills, cancels and pauses runs with a real Prefect server and worker; another Prefect than the
 # installed one with PREFECT=3.9.1.

@@ -16,6 +16,28 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 
+ALONE = (
+    "chaos",
+    "environments",
+    "flows",
+    "inference",
+    "launch",
+    "rollout",
+    "session",
+    "tools",
+    "weights",
+    "test_main.py",
+)
+"""Tests with processes of their own or short time limits: they want the machine for themselves."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test` runs the marked ones one after another, and the others on two cores at once."""
+    for item in items:
+        if "vllm_server" in item.fixturenames or any(part in ALONE for part in item.path.parts):
+            item.add_marker("alone")
+
+
 @pytest.fixture
 def ledgers_hold(tmp_path: "Path") -> Iterator[None]:
     """Tests that train use it: the check of `agrpo verify` on every store that they leave behind."""
@@ -35,3 +57,14 @@ def vllm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["VllmServe
     folder = tmp_path_factory.mktemp("vllm")
     with serving(make_tiny_model(folder / "model"), folder) as server:
         yield server
+
+
+@pytest.fixture
+def trained_vllm_server(vllm_server: "VllmServer") -> Iterator["VllmServer"]:
+    """The shared server for a test that trains: afterwards it serves its checkpoint again, and the ledger holds."""
+    from tests.worlds.verified import check_ledgers
+    from tests.worlds.vllm_server import publish_checkpoint
+
+    yield vllm_server
+    publish_checkpoint(vllm_server)
+    check_ledgers(vllm_server.weights_dir.parent)

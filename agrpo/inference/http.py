@@ -17,7 +17,7 @@ T = TypeVar("T")
 _BUSY_STATUSES = {408, 425, 429}
 _LONGEST_QUOTE = 400
 _CONNECT_S = 30.0
-_IDLE_S = 2.0
+_IDLE_S = 4.0
 """An idle connection is dropped before vLLM drops it, after 5 s, just when a request goes out."""
 
 

@@ -4,6 +4,7 @@ import errno
 import os
 import sqlite3
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from agrpo.errors import StoreError
 BUSY_TIMEOUT_S = 30
 PRAGMAS = (
     f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000}",
-    "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
     "PRAGMA foreign_keys = ON",
 )
@@ -88,6 +88,20 @@ def _set_up(connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None  # the driver would begin too late and never IMMEDIATE
     for pragma in PRAGMAS:
         connection.execute(pragma)
+    _use_write_ahead_log(connection)
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Of several connections that make this change to a new file at once, SQLite refuses some without waiting."""
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def _begin(connection: Connection) -> None:

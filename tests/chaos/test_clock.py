@@ -34,6 +34,7 @@ def ahead_s(run: KillRun) -> float:
     return leases.attempts(run.store, NAME)[-1].renewed_at - time.time()
 
 
+@pytest.mark.long
 def test_a_clock_that_jumps_costs_nobody_his_lease_and_restarts_nobody(tmp_path: Path, clock: Path) -> None:
     with KillRun(tmp_path / "run", max_steps=10_000) as run:
         run.start()

@@ -16,6 +16,7 @@ from tests.worlds.scripted_server import ScriptedServer
 LIMIT_S = 240.0
 
 
+@pytest.mark.long
 def test_changed_data_is_refused_until_a_person_accepts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ScriptedServer(Varied()) as server:
         world = run_file_world(tmp_path, server)

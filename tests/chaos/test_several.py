@@ -13,6 +13,7 @@ from tests.worlds.kill_run import NAME, KillRun
 NUM_STEPS = 12
 
 
+@pytest.mark.long
 def test_two_workers_and_two_ranks_go_on_from_one_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with KillRun(tmp_path, max_steps=NUM_STEPS, ranks=2) as run:
         described = yaml.safe_load((tmp_path / "run.yaml").read_text())

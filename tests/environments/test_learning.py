@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
@@ -20,8 +19,6 @@ from agrpo import AsyncGRPOConfig, AsyncGRPOTrainer
 from agrpo.records import Message
 from tests.worlds.tiny_model import CHAT_TEMPLATE, EOS, make_tokenizer
 from tests.worlds.vllm_server import VllmServer
-
-pytestmark = pytest.mark.usefixtures("ledgers_hold")
 
 MAX_STEPS = 30
 GOAL = 0.85
@@ -78,8 +75,8 @@ class UntilLearnt(TrainerCallback):
             control.should_training_stop = self.rewards[-1] > GOAL
 
 
-def test_the_reward_of_an_environment_of_two_turns_rises(vllm_server: VllmServer) -> None:
-    rewards = learn(vllm_server, vllm_server.second_run_dir, seed=0)
+def test_the_reward_of_an_environment_of_two_turns_rises(trained_vllm_server: VllmServer) -> None:
+    rewards = learn(trained_vllm_server, trained_vllm_server.second_run_dir, seed=0)
     assert np.mean(rewards[:2]) < 0.5 and rewards[-1] > GOAL, rewards
 
 

@@ -52,7 +52,7 @@ def test_a_server_that_we_start_can_do_everything(vllm_server: VllmServer) -> No
         device="cpu",
         world_size=1,
     )
-    check_trainable(vllm_server.url, able, {"agrpo_file"})
+    check_trainable(vllm_server.url, able, ["agrpo_file"])
     assert reading.kv_cache_tokens is not None and reading.kv_cache_tokens > 256
 
 

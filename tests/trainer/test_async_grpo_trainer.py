@@ -112,18 +112,18 @@ def test_a_model_in_memory_is_taken_as_it_is_and_can_be_used_afterwards(model_pa
     assert trainer.processing_class.padding_side == "left"
 
 
-def test_a_script_trains_against_a_real_server_and_resumes(vllm_server):
-    folder = vllm_server.weights_dir.parent  # the server reads weights from nowhere else
+def test_a_script_trains_against_a_real_server_and_resumes(trained_vllm_server):
+    folder = trained_vllm_server.weights_dir.parent  # the server reads weights from nowhere else
     args = arguments(
         folder,
-        vllm_server_base_url=vllm_server.url,
+        vllm_server_base_url=trained_vllm_server.url,
         max_completion_length=8,
         max_steps=2,
         groups_per_step=2,
         learning_rate=1e-3,
         num_sampler_logprobs=4,
     )
-    model = str(vllm_server.model_path)
+    model = str(trained_vllm_server.model_path)
     trainer = OwnTrainer(model=model, reward_funcs=digits, args=args, train_dataset=dataset())
     before = weights_digest(trainer.model)
     done = trainer.train()

@@ -7,10 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from safetensors.torch import load_file
+
 from agrpo.inference.client import is_healthy
 from agrpo.inference.command import ServerCommand, free_port, server_command
 from agrpo.launch.child import ChildSpec, SupervisedProcess, end_all, last_lines
 from agrpo.weights.file_transport import weights_folders
+from agrpo.weights.publisher import Publisher
 
 START_LIMIT_S = 300.0
 
@@ -27,6 +30,12 @@ class VllmServer:
     second_run_dir: Path
     """Output folder of a run whose weights it reads, too."""
     log_path: Path
+
+
+def publish_checkpoint(server: VllmServer) -> None:
+    """Make a server serve what it started with."""
+    tensors = load_file(server.model_path / "model.safetensors")
+    assert Publisher(server.weights_dir, START_LIMIT_S).publish(tensors.items(), 0, [server.url]).confirmed
 
 
 @contextmanager
