@@ -1,10 +1,10 @@
 """`agrpo ui`: Prefect's server on the history that runs have left."""
 
 import os
-import socket
 import sys
 from typing import NoReturn
 
+from agrpo.doctor.machine import is_taken
 from agrpo.errors import BadInput
 
 HOST = "127.0.0.1"
@@ -25,14 +25,11 @@ def server_environment(port: int) -> dict[str, str]:
 
 def serve_interface(port: int) -> NoReturn:
     """Become Prefect's server. Raises BadInput when somebody listens there already."""
-    with socket.socket() as probe:
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            raise BadInput(
-                f"--port {port}: {HOST}:{port} is in use; if that is Prefect, open http://{HOST}:{port}, "
-                f"else choose another, such as --port {port + 100}"
-            ) from None
+    if is_taken(HOST, port):
+        raise BadInput(
+            f"--port {port}: {HOST}:{port} is in use; if that is Prefect, open http://{HOST}:{port}, "
+            f"else choose another, such as --port {port + 100}"
+        )
     print(f"http://{HOST}:{port} (Ctrl-C ends it)", flush=True)
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
     # In our place, so that whoever ends this command ends the server.

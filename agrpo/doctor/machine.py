@@ -57,13 +57,21 @@ def check_gpus(there: Sequence[int], torch_version: str) -> Finding:
 
 def check_port(port: int = PREFECT_PORT) -> Finding:
     """Whether Prefect's UI can be shown where people look for it."""
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            do = "if that is not Prefect's server, choose another port: agrpo ui --port 4300"
-            return Finding("port", "warning", f"127.0.0.1:{port} is in use", do)
+    if is_taken("127.0.0.1", port):
+        do = "if that is not Prefect's server, choose another port: agrpo ui --port 4300"
+        return Finding("port", "warning", f"127.0.0.1:{port} is in use", do)
     return Finding("port", "ok", f"127.0.0.1:{port} is free for agrpo ui")
+
+
+def is_taken(host: str, port: int) -> bool:
+    """Whether somebody listens there; connections that a killed server has left behind do not count."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return True
+    return False
 
 
 def check_server(url: str, timeout_s: float = 5.0) -> Finding:
