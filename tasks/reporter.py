@@ -32,6 +32,8 @@ from tasks.page import markdown, picture
 _EVERY_S = 5.0
 _PLOT_EVERY_S = 30.0
 _LAST_REPORT_S = 10.0
+_REPORTS_UNTIL_NAMED = 3
+"""Prefect's engine names a run that begins again, too, and that may come after us."""
 _WORTH_A_LINE = {"restart", "adopted", "hung", "server_lost_weights", "environment_changed", "checkpoint_skipped"}
 _STOPS = {StateType.CANCELLING, StateType.CANCELLED}
 
@@ -66,13 +68,13 @@ class _Reporter:
 
     def work(self, ended: threading.Event) -> None:
         """Report every few seconds until the end, and once more then."""
-        over = is_named = False
+        over, num_reports = False, 0
         while not over:
-            if not is_named:
+            if num_reports < _REPORTS_UNTIL_NAMED:
                 with suppress(Exception):
                     self._name()
-                    is_named = True
             over = ended.wait(_EVERY_S)
+            num_reports += 1
             with suppress(Exception):  # Prefect is a window: what breaks it must not touch the run
                 self._report(over)
             if not over:
@@ -87,6 +89,8 @@ class _Reporter:
             client.update_flow_run(self._flow_run_id, name=f"{run}, attempt {self._attempt.token}", tags=sorted(tags))
 
     def _report(self, over: bool) -> None:
+        if over:
+            self._name()
         progress = read_progress(self._attempt.store, self._attempt.run_id)
         self._log()
         if progress.num_steps:
