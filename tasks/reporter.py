@@ -89,8 +89,6 @@ class _Reporter:
             client.update_flow_run(self._flow_run_id, name=f"{run}, attempt {self._attempt.token}", tags=sorted(tags))
 
     def _report(self, over: bool) -> None:
-        if over:
-            self._name()
         progress = read_progress(self._attempt.store, self._attempt.run_id)
         self._log()
         if progress.num_steps:
@@ -100,6 +98,8 @@ class _Reporter:
         if progress.history and self._plot_is_due(progress.history[-1][0], over):
             self._draw(progress.history[-1][0])
             self._put_page(progress)
+        if over:
+            self._name()
 
     def _put_page(self, progress: Progress) -> None:
         text = markdown(progress, read_marks(self._attempt.store, self._attempt.run_id), self._plot)
