@@ -3,7 +3,6 @@
 Servers get new weights while it asks; an evaluation says which versions were published during it.
 """
 
-import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from agrpo.evaluation.answering import answer_all, spec_of_evaluation
 from agrpo.evaluation.result import values_of
 from agrpo.evaluation.tasks import fingerprint
 from agrpo.launch import exits
+from agrpo.launch.identity import read_identity
 from agrpo.rollout.pool import ServerPool
 from agrpo.rollout.worker import WorkerSpec
 from agrpo.store import Attempt, Store, evaluations, policies, processes, runs, servers
@@ -86,15 +86,10 @@ async def _leave_alone(server: ServerRecord) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Read the command line, then watch."""
-    parser = argparse.ArgumentParser(prog="python -m agrpo.evaluation.during", description="Evaluates a training run.")
-    parser.add_argument("--store", required=True, help="URL of the store")
-    parser.add_argument("--run", required=True, help="name of the run")
-    parser.add_argument("--token", required=True, type=int, help="fencing token of the attempt")
-    parser.add_argument("--process-id", required=True, type=int, help="id under which the launcher registered it")
-    options = parser.parse_args(arguments)
-    attempt = Attempt(Store.open(options.store, create=False), options.run, options.token)
-    run = runfile.parse(runs.get_run(attempt.store, options.run).config, f"run {options.run}")
-    asyncio.run(watch(spec_of_evaluation(options.store, run, options.token), run, attempt))
+    mine = read_identity("agrpo.evaluation.during", "Evaluates a training run.", arguments)
+    attempt = Attempt(Store.open(mine.store_url, create=False), mine.run_id, mine.token)
+    run = runfile.parse(runs.get_run(attempt.store, mine.run_id).config, f"run {mine.run_id}")
+    asyncio.run(watch(spec_of_evaluation(mine.store_url, run, mine.token), run, attempt))
 
 
 if __name__ == "__main__":

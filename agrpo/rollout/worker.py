@@ -1,6 +1,5 @@
 """The rollout worker's process: `python -m agrpo.rollout.worker --store URL --run RUN --token N --process-id P`."""
 
-import argparse
 import asyncio
 import contextlib
 import os
@@ -17,6 +16,7 @@ from agrpo.environments.check import check_environments, check_tools
 from agrpo.environments.pool import EnvironmentPool, Factory, TimeLimits
 from agrpo.errors import AgrpoError, LeaseLost, Outage
 from agrpo.launch import exits
+from agrpo.launch.identity import read_identity
 from agrpo.rollout.dispatcher import Dispatcher
 from agrpo.rollout.fingerprint import fingerprint
 from agrpo.rollout.groups import GroupGenerator, root_error
@@ -211,16 +211,11 @@ def end_tokens(model_name: str, tokenizer: "PreTrainedTokenizerBase", revision: 
 
 def main(arguments: Sequence[str]) -> None:
     """Read the command line, then work."""
-    parser = argparse.ArgumentParser(prog="python -m agrpo.rollout.worker", description="Rollout worker of a run.")
-    parser.add_argument("--store", required=True, help="URL of the store")
-    parser.add_argument("--run", required=True, help="name of the run")
-    parser.add_argument("--token", required=True, type=int, help="fencing token of the attempt")
-    parser.add_argument("--process-id", required=True, help="id under which the launcher registered it; -: on stdin")
-    options = parser.parse_args(arguments)
+    mine = read_identity("agrpo.rollout.worker", "Rollout worker of a run.", arguments)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    spec = spec_of_run(options.store, options.run, options.token)
+    spec = spec_of_run(mine.store_url, mine.run_id, mine.token)
     # A standby has loaded everything now; nothing comes in when the launcher has gone without needing it.
-    process_id = sys.stdin.readline() if options.process_id == "-" else options.process_id
+    process_id = sys.stdin.readline() if mine.process_id == "-" else mine.process_id
     if process_id:
         run_worker(spec, int(process_id))
 

@@ -1,6 +1,5 @@
 """The trainer's process: `python -m agrpo.trainer.main --store URL --run RUN --token N --process-id P`, or torchrun."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from transformers.utils.logging import disable_progress_bar
 from agrpo import runfile
 from agrpo.errors import BadInput
 from agrpo.launch import exits
+from agrpo.launch.identity import read_identity
 from agrpo.store import Attempt, Store, runs
 from agrpo.trainer.assembly import assemble
 from agrpo.trainer.policy_model import load_policy, load_tokenizer
@@ -44,13 +44,8 @@ def train(attempt: Attempt) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Read the command line, then train."""
-    parser = argparse.ArgumentParser(prog="python -m agrpo.trainer.main", description="Trainer of a run.")
-    parser.add_argument("--store", required=True, help="URL of the store")
-    parser.add_argument("--run", required=True, help="name of the run")
-    parser.add_argument("--token", required=True, type=int, help="fencing token of the attempt")
-    parser.add_argument("--process-id", required=True, type=int, help="id under which the launcher registered it")
-    options = parser.parse_args(arguments)
-    train(Attempt(Store.open(options.store, create=False), options.run, options.token))
+    mine = read_identity("agrpo.trainer.main", "Trainer of a run.", arguments)
+    train(Attempt(Store.open(mine.store_url, create=False), mine.run_id, mine.token))
 
 
 if __name__ == "__main__":
