@@ -185,7 +185,9 @@ class LimitSettings(Section):
     max_attempts: int = Field(default=20, ge=1)
     """How many attempts may die or fail before the run is given up."""
     restarts: int = Field(default=3, ge=0)
-    """How often in a row each of its processes is restarted; ten steady minutes start the count again."""
+    """How often in a row each of its processes is restarted."""
+    steady_after_s: float = Field(default=600.0, ge=0)
+    """A process that ran for so many seconds has its restarts forgotten: the count and the pause start again."""
     backoff_s: float = Field(default=1.0, ge=0)
     """Pause before the first restart, doubled each time, in seconds."""
     standby: bool = False

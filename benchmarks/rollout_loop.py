@@ -160,7 +160,7 @@ def main(show: Callable[[str], None] = print) -> None:
     """Read the command line, measure, say."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--concurrent", type=int, default=512)
-    parser.add_argument("--rollouts", type=int, default=6144)
+    parser.add_argument("--rollouts", type=int, default=12288)
     parser.add_argument("--tool-s", type=float, default=1.0)
     parser.add_argument("--turn-s", type=float, default=1.0)
     parser.add_argument("--json", action="store_true")

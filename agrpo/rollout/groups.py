@@ -25,6 +25,8 @@ REFUSAL_WINDOW_FRAC = 0.1
 refused prompt is refused within it, later by a busy server."""
 MAX_HELD_SHARE = 0.25
 """Slots that may be lent to further groups meanwhile."""
+AHEAD_SHARE = 0.125
+"""Rollouts that may wait for a slot, as a share of the slots: when many end together no slot waits for a claim."""
 _MEMORY = 0.1
 """Weight of the newest rollout in what rollouts usually take."""
 
@@ -104,9 +106,9 @@ class GroupGenerator:
         return GeneratedGroup(prompt, group, came_back, [str(failure) for failure in failures], has_tools)
 
     def has_room(self) -> bool:
-        """Whether another group would find a free slot."""
+        """Whether another group would find a free slot, or is wanted for the next one."""
         limit = self._slots.limit
-        return self.num_open - min(self._num_held, int(limit * MAX_HELD_SHARE)) < limit
+        return self.num_open - min(self._num_held, int(limit * MAX_HELD_SHARE)) < limit + int(limit * AHEAD_SHARE)
 
     async def _open_journal(self, group_id: int, version: int) -> GroupJournal | None:
         if self._drafts is None:
@@ -115,10 +117,10 @@ class GroupGenerator:
 
     async def _let_go_ahead(self, first: asyncio.Task[Member | None], begins: asyncio.Event, num_others: int) -> None:
         """Wait until the first rollout has a slot, and a while longer or for its end."""
+        first.add_done_callback(lambda _: begins.set())
+        await begins.wait()
         self._num_held += num_others
         try:
-            first.add_done_callback(lambda _: begins.set())
-            await begins.wait()
             await asyncio.wait([first], timeout=max(REFUSAL_WINDOW_S, REFUSAL_WINDOW_FRAC * self._usual_s))
         finally:
             self._num_held -= num_others

@@ -121,5 +121,6 @@ def _spec(run: RunFile, kind: Kind, index: int, command: tuple[str, ...], env: M
         # Servers and trainer share cores: a thread that spins while it waits would take them from the other.
         env={"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_WAIT_POLICY": "PASSIVE", **env},
         restart_limit=run.limits.restarts,
+        steady_after_s=run.limits.steady_after_s,
         backoff_s=run.limits.backoff_s,
     )

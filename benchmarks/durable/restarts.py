@@ -14,8 +14,8 @@ from tests.worlds.kill_run import NAME, KillRun
 
 Say = Callable[[str], None]
 
-LIMITS = {"backoff_s": 1.0}
-"""What a run file that says nothing has."""
+LIMITS = {"backoff_s": 1.0, "steady_after_s": 0.0}
+"""Every kill is the first of its run: the pause before the restart is what a run file that says nothing has."""
 SAVE_STEPS = 20
 _STEP = re.compile(r"step (\d+)")
 LOADED_S = 1.0

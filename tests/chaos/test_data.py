@@ -8,7 +8,7 @@ import flows.cli
 from agrpo.launch import exits
 from agrpo.store import groups, runs, streams
 from agrpo.store.streams import StreamPosition
-from tests.rollout.test_dispatcher import Varied, finished
+from tests.rollout.run_world import Varied, finished
 from tests.rollout.test_worker import run_file_world, start
 from tests.worlds.processes import eventually
 from tests.worlds.scripted_server import ScriptedServer

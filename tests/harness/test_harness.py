@@ -22,9 +22,8 @@ from agrpo.store import groups, samples
 from agrpo.store.servers import ServerRecord
 from agrpo.tools.schemas import schema_of
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
-from tests.rollout.run_world import RunWorld, rows
+from tests.rollout.run_world import RunWorld, finished, rows
 from tests.rollout.test_conversation import HERMES_CALL, LOOSE_CALL, multiply
-from tests.rollout.test_dispatcher import finished
 from tests.worlds.chat_families import QWEN3, QWEN25, family_tokenizer
 from tests.worlds.scripted_server import Answer, ScriptedServer
 

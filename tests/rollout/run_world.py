@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,12 +12,26 @@ from typing import Any
 from agrpo.rollout.groups import root_error
 from agrpo.rollout.loop import AsyncRolloutLoop
 from agrpo.rollout.worker import WorkerSpec, work
-from agrpo.store import Attempt, Store, leases, policies, processes, runs, servers
+from agrpo.store import Attempt, Store, groups, leases, policies, processes, runs, servers
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
-from tests.worlds.scripted_server import ScriptedServer
+from tests.worlds.scripted_server import Answer, ScriptedServer
 from tests.worlds.tiny_model import make_tokenizer
 
 LIMIT_S = 20.0
+EOS = 1
+
+
+class Varied:
+    """Completions of one prompt get different lengths, so that every group has a signal."""
+
+    def __init__(self, *more_ids: int, **answer: Any) -> None:
+        self._counts: Counter[tuple[int, ...]] = Counter()
+        self._more_ids = more_ids
+        self._answer = answer
+
+    def __call__(self, prompt: list[int], params: dict[str, Any], n: int) -> Answer:
+        self._counts[tuple(prompt)] += 1
+        return Answer([10] * (1 + self._counts[tuple(prompt)] % 3) + [*self._more_ids, EOS], **self._answer)
 
 
 def length_reward(completion_ids: list[list[int]], **columns: Any) -> list[float]:
@@ -88,3 +103,18 @@ class RunWorld:
             return asyncio.run(drive())
         except BaseExceptionGroup as errors:
             raise root_error(errors) from None
+
+
+def prompt_ids(spec: WorkerSpec, row_index: int) -> list[int]:
+    text = spec.tokenizer.apply_chat_template(spec.dataset[row_index]["prompt"], add_generation_prompt=True)
+    return list(text["input_ids"])
+
+
+def finished(world: RunWorld, count: int) -> bool:
+    done = [group for group in groups.groups(world.store, "run") if group.status != "claimed"]
+    return len(done) >= count
+
+
+def by_status(world: RunWorld) -> dict[str, int]:
+    found = [group.status for group in groups.groups(world.store, "run")]
+    return {status: found.count(status) for status in set(found)}

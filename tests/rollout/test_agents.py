@@ -14,8 +14,7 @@ from agrpo.errors import RewardError
 from agrpo.rollout.worker import WorkerSpec
 from agrpo.store import events, groups, samples
 from tests.environments.worlds import Away, Increment, Isolated, Silent
-from tests.rollout.run_world import RunWorld, rows
-from tests.rollout.test_dispatcher import by_status, finished
+from tests.rollout.run_world import RunWorld, by_status, finished, rows
 from tests.worlds.chat_families import QWEN25, family_tokenizer
 from tests.worlds.scripted_server import Answer, ScriptedServer
 

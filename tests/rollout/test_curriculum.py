@@ -1,6 +1,5 @@
 """The curriculum of the examples: solved prompts are not sampled again."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,7 @@ from agrpo.errors import BadInput
 from agrpo.rollout.worker import WorkerSpec
 from agrpo.store import groups
 from examples.curriculum import CurriculumConfig, CurriculumLoop, CurriculumTrainer
-from tests.rollout.run_world import RunWorld, rows
-from tests.rollout.test_dispatcher import Varied, finished
+from tests.rollout.run_world import RunWorld, finished, rows
 from tests.worlds.scripted_server import ScriptedServer
 
 
@@ -23,12 +21,6 @@ def even_is_easy(completion_ids: list[list[int]], number: list[int], **columns: 
 
 def easy(completions: list[Any], **columns: Any) -> list[float]:
     return [1.0] * len(completions)
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer(Varied()) as running:
-        yield running
 
 
 def curriculum(world: RunWorld, reward: Any, **settings: Any) -> WorkerSpec:

@@ -137,6 +137,25 @@ def test_slots_that_rollouts_do_not_take_yet_are_lent_to_other_groups(monkeypatc
     assert generator.num_open == 0 and generator.has_room()
 
 
+def test_groups_start_ahead_of_the_slots_that_come_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a whole group ends at once, the next one waits for its slots and not for a claim."""
+    monkeypatch.setattr(groups, "REFUSAL_WINDOW_S", 0.0)
+    generator = GroupGenerator(scripted(num_generations=8, loop_cls=Patient), "run", Slots(64))
+
+    async def run() -> int:
+        started = []
+        while generator.has_room():
+            started.append(asyncio.create_task(generator.generate(prompt(), 3, lambda: 7)))
+            await asyncio.wait(started, timeout=0.02)
+        for group in started:
+            group.cancel()
+        await asyncio.gather(*started, return_exceptions=True)
+        return len(started)
+
+    # 64 slots are eight groups; an eighth of them is one more.
+    assert asyncio.run(run()) == 9
+
+
 @pytest.mark.parametrize(
     ("error", "reason", "num_calls"),
     [

@@ -7,7 +7,6 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,7 @@ from agrpo.launch import exits
 from agrpo.rollout.loop import AsyncRolloutLoop
 from agrpo.rollout.worker import end_tokens, refuse_unpicklable, run_worker
 from agrpo.store import events, groups, leases, processes, runs, samples
-from tests.rollout.run_world import RunWorld, length_reward, rows
-from tests.rollout.test_dispatcher import Varied, by_status, finished
+from tests.rollout.run_world import RunWorld, Varied, by_status, finished, length_reward, rows
 from tests.worlds.processes import eventually, is_running
 from tests.worlds.scripted_server import Answer, ScriptedServer
 from tests.worlds.tiny_model import make_tokenizer
@@ -33,12 +31,6 @@ def eight_rows() -> list[dict[str, Any]]:
 
 def buggy_reward(completions: list[Any], **columns: Any) -> list[float]:
     raise ZeroDivisionError("no answers at all")
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer(Varied()) as running:
-        yield running
 
 
 def run_file_world(folder: Path, server: ScriptedServer, reward: str = "length_reward") -> RunWorld:
