@@ -37,7 +37,7 @@ check: setup
 	.venv/bin/lint-imports
 	@folder=$$(mktemp -d) && export AGRPO_DATABASE_URL=sqlite:///$$folder/agrpo.db && \
 		.venv/bin/alembic upgrade head && .venv/bin/alembic check; status=$$?; rm -r $$folder; exit $$status
-	.venv/bin/python -m pytest tests/test_docs.py
+	.venv/bin/python -m pytest tests/test_docs.py tests/store/test_schema_doc.py
 
 # Kills processes of a run N times and writes what came of it to docs/durability-results.md; 200 take half an hour.
 N ?= 200
