@@ -1,13 +1,13 @@
 """A recurring training: each night begins with the weights promoted last, and its own are promoted only if better."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agrpo.evaluation.statistics import compare
 from agrpo.runfile import RunFile
 from agrpo.session.evaluating import evaluate_model, evaluate_run, result_path
 from agrpo.settings import ModelSettings
-from agrpo.store import Store, evaluations
+from agrpo.store import Store, evaluations, leases, runs
 from agrpo.store.evaluations import Evaluation, Promotion
 
 SPOILT_FACTOR = 1000.0
@@ -20,6 +20,8 @@ class Night:
     """One night of a lineage."""
 
     lineage: str
+    number: int
+    """Place in the lineage, from 1."""
     run: RunFile
     """What is trained, under a name of its own."""
     baseline: str
@@ -31,27 +33,47 @@ def plan_night(store: Store, config: RunFile) -> Night:
     decided = evaluations.promotions(store, config.name)
     promoted = [one.candidate for one in decided if one.promoted]
     model = ModelSettings(path=promoted[-1]) if promoted else config.model
-    name = f"{config.name}-{len(decided) + 1}"
-    run = config.model_copy(update={"name": name, "model": model})
-    return Night(config.name, run, model.path)
+    number = len(decided) + 1
+    run = config.model_copy(update={"name": f"{config.name}-{number}", "model": model})
+    return Night(config.name, number, run, model.path)
+
+
+def begun_by(store: Store, lineage: str, flow_run_id: str) -> Promotion | None:
+    """The decision on the night that this flow run has trained; None while there is none."""
+    for promotion in reversed(evaluations.promotions(store, lineage)):
+        if any(attempt.flow_run_id == flow_run_id for attempt in leases.attempts(store, promotion.run_id)):
+            return promotion
+    return None
 
 
 def spoilt(night: Night) -> Night:
     """The same night with one step that ruins the weights: what a roll-back is for."""
     ruin = {"learning_rate": night.run.trainer.learning_rate * SPOILT_FACTOR, "warmup_steps": 0, "max_steps": 1}
     trainer = night.run.trainer.model_copy(update=ruin)
-    return Night(night.lineage, night.run.model_copy(update={"trainer": trainer}), night.baseline)
+    return replace(night, run=night.run.model_copy(update={"trainer": trainer}))
 
 
 def conclude_night(store: Store, night: Night) -> Promotion:
-    """Evaluate the night's weights against the baseline on held-out prompts, decide, and note the numbers."""
+    """Evaluate the night's weights against the baseline on held-out prompts, decide once, and note the numbers."""
+    for known in evaluations.promotions(store, night.lineage):
+        if known.run_id == night.run.name:
+            return known
     candidate = evaluate_run(store, night.run.name)
     baseline = evaluate_model(store, night.run, 0, night.baseline)
     promotion = _judged(store, night, candidate, baseline)
     if promotion.promoted:
         _link(result_path(night.run.model_copy(update={"name": night.lineage})), Path(candidate.model))
-    evaluations.decide(store, promotion)
-    return promotion
+    return evaluations.decide(store, promotion)
+
+
+def give_up(store: Store, night: Night) -> Promotion | None:
+    """Roll back a night whose training has failed, as it would block every later one; None when it may go on."""
+    run = runs.find_run(store, night.run.name)
+    if run is None or run.status != "failed":
+        return None
+    reason = f"rolled back, as its training failed: {(run.error or 'no reason').splitlines()[0]}"
+    candidate = run.checkpoint_path or run.run_dir
+    return evaluations.decide(store, Promotion(night.lineage, run.run_id, candidate, night.baseline, False, reason, {}))
 
 
 def _judged(store: Store, night: Night, candidate: Evaluation, baseline: Evaluation) -> Promotion:

@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from agrpo.records import Message
 from agrpo.store import schema
@@ -105,16 +105,26 @@ def scores(store: Store, evaluation_id: int) -> dict[int, list[float]]:
     return found
 
 
-def decide(store: Store, promotion: Promotion) -> None:
-    """Note a decision."""
-    row = asdict(promotion) | {"at": time.time()}
+def decide(store: Store, promotion: Promotion) -> Promotion:
+    """Note a decision, once for a run of a lineage; the one that stands."""
+    made = replace(promotion, at=time.time())
+    run = select(schema.runs.c.run_id).where(schema.runs.c.run_id == promotion.run_id)
     with store.write() as connection:
-        connection.execute(insert(schema.promotions).values(**row))
+        connection.execute(run.with_for_update())  # of two at once, one waits
+        for known in _promotions_of(connection, promotion.lineage):
+            if known.run_id == promotion.run_id:
+                return known
+        connection.execute(insert(schema.promotions).values(**asdict(made)))
+    return made
 
 
 def promotions(store: Store, lineage: str) -> list[Promotion]:
     """Decisions of a recurring training, first to last."""
+    with store.read() as connection:
+        return _promotions_of(connection, lineage)
+
+
+def _promotions_of(connection: Connection, lineage: str) -> list[Promotion]:
     columns = [_promotions[name] for name in Promotion.__slots__]
     query = select(*columns).where(_promotions.lineage == lineage).order_by(_promotions.id)
-    with store.read() as connection:
-        return [Promotion(*row) for row in connection.execute(query)]
+    return [Promotion(*row) for row in connection.execute(query)]

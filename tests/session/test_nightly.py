@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from agrpo.errors import AttemptsExhausted
 from agrpo.evaluation.tasks import fingerprint
 from agrpo.runfile import RunFile, config_hash, parse, stored_config
-from agrpo.session.nightly import Night, conclude_night, plan_night, spoilt
-from agrpo.store import Store, checkpoints, evaluations, leases, runs, steps
+from agrpo.session.nightly import Night, conclude_night, give_up, plan_night, spoilt
+from agrpo.store import Store, evaluations, leases, runs, steps
 from agrpo.store.evaluations import ScoredAnswer
+from tests.worlds.small_groups import name_checkpoint
 
 ROWS = "def rows():\n    return [{'prompt': [{'role': 'user', 'content': str(n)}]} for n in range(8)]\n"
 REWARD = "def reward(completions, **columns):\n    return [0.0 for _ in completions]\n"
@@ -43,7 +45,7 @@ def trained(store: Store, night: Night) -> str:
     steps.finish(attempt, 1, "digest", {})
     folder = run.run_dir / "checkpoint-1"
     folder.mkdir(parents=True)
-    checkpoints.commit(attempt, 1, str(folder), "digest")
+    name_checkpoint(attempt, 1, str(folder), "digest")
     return str(folder)
 
 
@@ -90,3 +92,26 @@ def test_a_spoilt_night_makes_one_step_that_ruins_the_weights(store: Store, conf
     bad = spoilt(night)
     assert (bad.run.trainer.learning_rate, bad.run.trainer.max_steps) == (1000 * night.run.trainer.learning_rate, 1)
     assert bad.run.model_copy(update={"trainer": night.run.trainer}) == night.run
+
+
+def test_a_night_that_is_concluded_twice_has_one_decision(store: Store, config: RunFile) -> None:
+    night = plan_night(store, config)
+    weights = trained(store, night)
+    evaluated(store, night, "base", 0.2)
+    evaluated(store, night, weights, 0.6)
+    first = conclude_night(store, night)
+    evaluated(store, night, weights, 0.1)
+    assert conclude_night(store, night) == first
+    assert evaluations.promotions(store, "night") == [first]
+
+
+def test_only_a_failed_night_is_given_up(store: Store, config: RunFile) -> None:
+    night = plan_night(store, config)
+    assert give_up(store, night) is None
+    runs.create_run(store, night.run.name, {}, "hash", "folder", max_attempts=0)
+    assert give_up(store, night) is None
+    with pytest.raises(AttemptsExhausted):
+        leases.acquire(store, night.run.name, leases.this_process())
+    lost = give_up(store, night)
+    assert lost is not None and "its training failed: run 'night-1' died or failed in 0 attempts" in lost.reason
+    assert plan_night(store, config).number == 2

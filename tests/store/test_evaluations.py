@@ -1,6 +1,6 @@
 """Evaluations and decisions come back as they went in, on both databases."""
 
-from agrpo.store import Attempt, evaluations
+from agrpo.store import Attempt, evaluations, runs
 from agrpo.store.evaluations import Promotion, ScoredAnswer
 
 
@@ -23,12 +23,18 @@ def test_only_a_finished_evaluation_counts(attempt: Attempt) -> None:
     assert evaluations.of_run(store, attempt.run_id) == [found]
 
 
-def test_decisions_stay_in_order(attempt: Attempt) -> None:
-    for promoted in (True, False):
-        decision = Promotion("night", attempt.run_id, "new", "old", promoted, "because", {"p_value": 0.01})
-        evaluations.decide(attempt.store, decision)
-    first, second = evaluations.promotions(attempt.store, "night")
-    assert (first.promoted, second.promoted) == (True, False)
+def decision(run_id: str, promoted: bool) -> Promotion:
+    return Promotion("night", run_id, "new", "old", promoted, "because", {"p_value": 0.01})
+
+
+def test_decisions_stay_in_order_and_a_run_has_one(attempt: Attempt) -> None:
+    store = attempt.store
+    runs.create_run(store, "next", {}, "hash", "folder")
+    made = evaluations.decide(store, decision(attempt.run_id, True))
+    evaluations.decide(store, decision("next", False))
+    assert evaluations.decide(store, decision(attempt.run_id, False)) == made
+    first, second = evaluations.promotions(store, "night")
+    assert (first, second.promoted) == (made, False)
     assert first.numbers == {"p_value": 0.01}
     assert first.at > 0
-    assert evaluations.promotions(attempt.store, "day") == []
+    assert evaluations.promotions(store, "day") == []
