@@ -7,12 +7,14 @@ from pathlib import Path
 
 import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName, DeploymentFilterTags
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import ObjectNotFound
 
 from agrpo.errors import AgrpoError, BadInput
 from flows.api import configured_api
 
+POOL = "agrpo-process"
 Slot = tuple[str, str]
 """A schedule: its deployment's name and its slug."""
 
@@ -27,7 +29,7 @@ def deploy(folder: Path) -> list[str]:
         raise BadInput(f"there is no {plan}; start in the folder that holds prefect.yaml")
     names = [str(one["name"]) for one in yaml.safe_load(plan.read_text())["deployments"]]
     with configured_api(), get_client(sync_client=True) as client:
-        lines = [_make_pool(client, pool) for pool in sorted(_pools(plan)) if not _has_pool(client, pool)]
+        lines = [make_pool(pool) for pool in sorted(_pools(plan)) if not _has_pool(client, pool)]
         before = _chosen(client, names)
         _prefect("deploy", "--all", folder=folder)
         lines += list(_restore(client, names, before))
@@ -47,7 +49,13 @@ def _has_pool(client: SyncPrefectClient, name: str) -> bool:
     return True
 
 
-def _make_pool(client: SyncPrefectClient, name: str) -> str:
+def make_pool(name: str) -> str:
+    """Make the pool whose type is known; a line about it. Raises BadInput for any other name."""
+    if name != POOL:
+        raise BadInput(
+            f"prefect.yaml names work pool {name!r}, which is not there, and its type is yours to choose: "
+            f"prefect work-pool create {name} --type docker (or kubernetes, ...)"
+        )
     _prefect("work-pool", "create", name, "--type", "process", folder=Path.cwd())
     return f"made work pool {name}; start a worker: prefect worker start --pool {name} --limit 1"
 
@@ -71,7 +79,8 @@ def _restore(client: SyncPrefectClient, names: list[str], before: dict[Slot, boo
 
 
 def _deployments(client: SyncPrefectClient, names: list[str]) -> list[DeploymentResponse]:
-    return [one for one in client.read_deployments() if one.name in names and "agrpo" in (one.tags or [])]
+    ours = DeploymentFilter(name=DeploymentFilterName(any_=names), tags=DeploymentFilterTags(all_=["agrpo"]))
+    return client.read_deployments(deployment_filter=ours)
 
 
 def _schedules(deployment: DeploymentResponse) -> str:
