@@ -34,5 +34,10 @@ def markdown(progress: Progress, marks: list[Mark], plot: str = "") -> str:
     lines += [f"| {name} | {state} | {doing.get(name, '')} |" for name, state in progress.processes.items()]
     if marks:
         lines += ["", "| after step | begun again because |", "|---|---|"]
-        lines += [f"| {mark.step} | {mark.says} |" for mark in marks[-_LAST_RESTARTS:]]
+        lines += [f"| {mark.step} | {_cell(mark.says)} |" for mark in marks[-_LAST_RESTARTS:]]
     return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    """In one line, and without what would end the cell."""
+    return " ".join(text.split()).replace("|", r"\|")
