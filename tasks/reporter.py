@@ -6,6 +6,7 @@ for a minute, and no step of training may wait for that.
 
 import contextvars
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from uuid import UUID
 
-from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_progress_artifact
+from prefect.artifacts import create_markdown_artifact, create_progress_artifact
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
@@ -26,7 +27,7 @@ from agrpo.errors import AgrpoError
 from agrpo.plotting.history import read_history, read_marks
 from agrpo.plotting.page import page
 from agrpo.session.session import Session
-from agrpo.store import events, runs
+from agrpo.store import events, leases, runs
 from tasks.page import markdown, picture
 
 _EVERY_S = 5.0
@@ -113,8 +114,9 @@ class _Reporter:
         self._plot, self._plot_step, self._plot_at = picture(history), step, time.monotonic()
         document = self._session.run.run_dir.absolute() / "plot.html"
         document.write_text(page([history]))
-        link = document.as_uri()
-        self._put("plot", None, lambda key: create_link_artifact(link, str(document), key, "the plot page, on disk"))
+        # As text: no browser follows a file:// link from a page that came over http.
+        where = f"open {document} on {socket.gethostname()}"
+        self._put("plot", where, lambda key: create_markdown_artifact(where, key, "where the plot page is"))
 
     def _put(self, name: str, data: Any, make: Any) -> None:
         """Make an artifact, or replace what it holds, also one of an earlier attempt; None leaves it as it is."""
@@ -146,14 +148,19 @@ class _Reporter:
 
     def _obey(self) -> None:
         """Cancelled stops the run, also where no worker is left to say so; paused drains it, and resumed goes on."""
-        with get_client(sync_client=True) as client:
-            state = client.read_flow_run(self._flow_run_id).state
-        if state is None:
-            return
         with suppress(AgrpoError):
-            if state.type in _STOPS:
+            states = self._states()
+            if states & _STOPS:
                 runs.request(self._attempt.store, self._attempt.run_id, "stop")
-            elif (state.type == StateType.PAUSED) != self._paused:
+            elif (StateType.PAUSED in states) != self._paused:
                 self._paused = not self._paused
                 runs.request(self._attempt.store, self._attempt.run_id, "drain" if self._paused else "none")
                 self._session.enter("paused: rollouts end, servers stay" if self._paused else "training")
+
+    def _states(self) -> set[StateType]:
+        """Of this flow run and of the one that began it, if another did: a person cancels or pauses a nightly there."""
+        owner = leases.attempts(self._attempt.store, self._attempt.run_id)[-1].flow_run_id
+        watched = {self._flow_run_id, UUID(str(owner))}
+        with get_client(sync_client=True) as client:
+            states = [client.read_flow_run(one).state for one in watched]
+        return {state.type for state in states if state is not None}
