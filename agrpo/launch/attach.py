@@ -9,7 +9,7 @@ from typing import Any
 
 from agrpo.errors import BadInput, LeaseHeld, StatusConflict
 from agrpo.launch.spawned import leave_reimported_script
-from agrpo.store import Attempt, Store, events, leases, runs
+from agrpo.store import Attempt, Store, events, leases, renewal, runs
 from agrpo.store.host import same_boot
 
 Reading = Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -43,22 +43,25 @@ def attach(
 
     `wait_s` bounds the wait for a holder on another host that may be dead; `max_attempts` renews the run's limit;
     `reading` finds the settings that must be the same.
-    Raises BadInput when the run was started with other settings, LeaseHeld while somebody runs it, AttemptsExhausted
-    when it died too often.
+    A run that has fixed no step takes other settings, one that has raises BadInput. Raises LeaseHeld while somebody
+    runs it, AttemptsExhausted when it died too often.
     """
     leave_reimported_script()
     run = _find_or_create(store, run_id, config, config_hash, run_dir)
-    refuse_other_settings(run, config, config_hash, reading)
+    changed = refuse_other_settings(store, run, config, config_hash, reading)
     if run.status == "finished":
         return Attached(None, runs.summary(store, run_id))
     if max_attempts is not None:
         runs.allow_attempts(store, run_id, max_attempts)
     attempt = _acquire(store, run_id, lease_ttl_s, flow_run_id, wait_s)
-    if runs.get_run(store, run_id).status == "finished":  # by the holder that we waited for
+    before = runs.get_run(store, run_id)
+    if before.status == "finished":  # by the holder that we waited for
         leases.release(attempt, "finished")
         return Attached(None, runs.summary(store, run_id))
+    if changed:
+        renewal.renew_settings(attempt, config, config_hash, str(run_dir.absolute()), changed)
     runs.set_status(attempt, "running")
-    events.add(attempt, "attached", f"attempt {attempt.token} begins", step=run.step)
+    events.add(attempt, "attached", _why_it_begins(attempt, before.error), step=run.step)
     return Attached(attempt, None)
 
 
@@ -69,18 +72,43 @@ def differing_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, 
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def refuse_other_settings(run: runs.Run, config: Mapping[str, Any], config_hash: str, reading: Reading = dict) -> None:
-    """Raise BadInput with the keys that differ when the run was started with other settings."""
-    if run.config_hash == config_hash:
-        return
-    keys = differing_keys(reading(run.config), reading(config))
-    if not keys:  # an earlier version lacked a setting that has its default
-        return
+def refuse_other_settings(
+    store: Store, run: runs.Run, config: Mapping[str, Any], config_hash: str, reading: Reading = dict
+) -> str:
+    """The keys that differ from those the run was started with, in words; a run without a step may take others.
+
+    Raises BadInput with them when it has trained with the old ones.
+    """
+    keys = {} if run.config_hash == config_hash else differing_keys(reading(run.config), reading(config))
+    told = _in_words(keys)
+    if told and not renewal.is_renewable(store, run):
+        raise BadInput(
+            f"run {run.run_id!r} was started with other settings: {told}. Take those, or choose another name"
+        )
+    return told
+
+
+def _in_words(keys: Mapping[str, tuple[Any, Any]]) -> str:
+    """Empty without a difference, as when an earlier version lacked a setting that has its default."""
     shown = [f"{key}: {old!r} then, {new!r} now" for key, (old, new) in keys.items()][:_MOST_SHOWN]
     if len(keys) > _MOST_SHOWN:
         shown.append(f"and {len(keys) - _MOST_SHOWN} more")
-    told = "; ".join(shown)
-    raise BadInput(f"run {run.run_id!r} was started with other settings: {told}. Take those, or choose another name")
+    return "; ".join(shown)
+
+
+def _why_it_begins(attempt: Attempt, error: str | None) -> str:
+    """How the attempt before this one ended: that is why there is another."""
+    begins = f"attempt {attempt.token} begins"
+    earlier = [one for one in leases.attempts(attempt.store, attempt.run_id) if one.token < attempt.token]
+    if not earlier:
+        return begins
+    last = earlier[-1]
+    how = f"died (process {last.holder.pid} on {last.holder.host})"
+    if last.outcome == "failed":
+        how = f"failed: {(error or 'no reason').splitlines()[0]}"
+    elif last.outcome is not None:
+        how = f"was {last.outcome}"
+    return f"attempt {last.token} {how}; {begins}"
 
 
 def _find_or_create(store: Store, run_id: str, config: dict[str, Any], config_hash: str, run_dir: Path) -> runs.Run:

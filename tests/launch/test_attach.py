@@ -6,7 +6,7 @@ from sqlalchemy import text
 
 from agrpo.errors import AttemptsExhausted, BadInput, LeaseHeld
 from agrpo.launch.attach import attach, differing_keys
-from agrpo.store import Attempt, Store, events, leases, runs
+from agrpo.store import Attempt, Store, events, leases, runs, steps
 from agrpo.store.leases import Holder
 
 CONFIG = {"model": {"path": "tiny"}, "trainer": {"learning_rate": 1e-6, "max_steps": 10}}
@@ -58,14 +58,31 @@ def test_other_settings_are_refused_key_by_key_also_by_a_finished_run(store: Sto
     assert len(leases.attempts(store, "r1")) == 1
 
 
+def test_a_run_that_failed_before_its_first_step_takes_mended_settings(store: Store, tmp_path: Path) -> None:
+    first = begin(store, tmp_path)
+    mended = {**CONFIG, "servers": {"args": ["--mended"]}}
+    with pytest.raises(LeaseHeld):  # while somebody runs it with the old ones
+        attach(store, "r1", mended, "other hash", tmp_path)
+    runs.set_status(first, "failed", "the server did not start")
+    leases.release(first, "failed")
+    attempt = attach(store, "r1", mended, "other hash", tmp_path).attempt
+    assert attempt is not None and attempt.token == 2
+    assert runs.get_run(store, "r1").config == mended
+    assert "servers.args: 'absent' then" in next(
+        event.message for event in events.events(store, "r1") if event.kind == "settings_changed"
+    )
+
+
 def test_many_differences_are_counted(store: Store, tmp_path: Path) -> None:
-    begin(store, tmp_path)
+    steps.record(begin(store, tmp_path), 1, [], 0)
     with pytest.raises(BadInput, match=r"'absent' then, 0 now; .*; and 3 more. Take those"):
         attach(store, "r1", {**CONFIG, **{f"a{key}": key for key in range(9)}}, "other hash", tmp_path)
 
 
 def test_settings_are_compared_as_this_version_reads_them(store: Store, tmp_path: Path) -> None:
-    leases.release(begin(store, tmp_path), "stopped")
+    first = begin(store, tmp_path)
+    steps.record(first, 1, [], 0)
+    leases.release(first, "stopped")
     newer = {**CONFIG, "temperature": 1.0}
     with pytest.raises(BadInput, match=r"temperature: 'absent' then, 1.0 now"):
         attach(store, "r1", newer, "other hash", tmp_path)
@@ -117,6 +134,24 @@ def test_a_clock_that_was_set_back_does_not_keep_a_dead_holder_and_none_loses_a_
         with store.write() as connection:
             connection.execute(text("UPDATE attempts SET expires_at = 0, renewed_at = 0"))
         attach(store, "r1", CONFIG, "hash", tmp_path, wait_s=0.0)
+
+
+def test_an_attempt_says_how_the_one_before_it_ended(store: Store, tmp_path: Path) -> None:
+    first = begin(store, tmp_path)
+    runs.set_status(first, "failed", "the server did not start:\nits log")
+    leases.release(first, "failed")
+    for _ in range(2):
+        leases.release(begin(store, tmp_path), "stopped")
+    here, dead = leases.this_process(), subprocess.Popen(["true"])
+    dead.wait()
+    leases.acquire(store, "r1", Holder(here.host, dead.pid, 1, here.boot_id))
+    begin(store, tmp_path)
+    assert [event.message for event in events.events(store, "r1") if event.kind == "attached"] == [
+        "attempt 1 begins",
+        "attempt 1 failed: the server did not start:; attempt 2 begins",
+        "attempt 2 was stopped; attempt 3 begins",
+        f"attempt 4 died (process {dead.pid} on {here.host}); attempt 5 begins",
+    ]
 
 
 def test_a_run_that_died_too_often_is_given_up(store: Store, tmp_path: Path) -> None:
