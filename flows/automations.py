@@ -1,6 +1,6 @@
 """Automations as code: a flow run that crashed, or fell silent with its machine, is begun again by itself.
 
-Prefect only says "again"; whether there is anything left to do, and how often it may be tried, is the store's to say.
+Prefect only says "again"; the flow itself looks whether there is anything left to do, and how often it was tried.
 """
 
 from typing import Any
@@ -13,8 +13,9 @@ from flows.api import configured_api
 TAG = "agrpo"
 """Flow runs of deployments carry it; runs started from a shell do not, as no worker could start them again."""
 HEARTBEAT_S = 30
+DIED = "its process died: begin again"
 SILENT = "no heartbeat: begin again"
-"""The message of a state that the second automation made."""
+"""The messages of states that the automations made."""
 
 _SCOPE = {
     "match": {"prefect.resource.id": "prefect.flow-run.*"},
@@ -37,7 +38,7 @@ def definitions(silent_s: int) -> list[AutomationCore]:
         **_SCOPE,
     }
     return [
-        _automation("agrpo-resume-crashed", "its process died: begin again", crashed),
+        _automation("agrpo-resume-crashed", DIED, crashed),
         _automation("agrpo-resume-silent", SILENT, silent),
     ]
 
@@ -58,5 +59,5 @@ def _put(client: SyncPrefectClient, wanted: AutomationCore) -> str:
 
 def _automation(name: str, message: str, trigger: dict[str, Any]) -> AutomationCore:
     again = {"type": "change-flow-run-state", "state": "SCHEDULED", "name": "AwaitingRetry", "message": message}
-    about = f"Runs with the tag {TAG}; capped by limits.max_attempts of the run file."
+    about = f"Runs with the tag {TAG}; each ends by itself after limits.max_attempts attempts, an evaluation after 5."
     return AutomationCore.model_validate({"name": name, "description": about, "trigger": trigger, "actions": [again]})
