@@ -138,6 +138,12 @@ class PrefectWorld:
         printed = self.say("prefect", "deployment", "run", deployment, *given, check=check)
         return next((line.split()[-1] for line in printed.splitlines() if "UUID:" in line), printed)
 
+    def keep_secret(self, block: str, value: str) -> None:
+        """Make a Secret block, as a person would in the UI."""
+        program = "import sys; from prefect.blocks.system import Secret; Secret(value=sys.argv[2]).save(sys.argv[1])"
+        command = [PYTHON, "-c", program, block, value]
+        subprocess.run(command, cwd=ROOT, env=self.environment, check=True, capture_output=True)
+
     def api(self, method: str, path: str, body: Any = None) -> Any:
         """Ask Prefect's server."""
         data = None if body is None else json.dumps(body).encode()

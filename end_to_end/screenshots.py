@@ -118,7 +118,7 @@ def look(world: PrefectWorld, browser: Browser, flow: str) -> None:
     browser.picture("run", 1000)
     wanted = {"artifacts": {"flow_run_id": {"any_": [flow]}, "key": {"any_": [f"{NAME}-run"]}}}
     [artifact] = world.api("POST", "/artifacts/filter", wanted)
-    browser.open(f"{world.url}/artifacts/artifact/{artifact['id']}", "begun again because")
+    browser.open(f"{world.url}/artifacts/artifact/{artifact['id']}", f"{NAME}: finished", "begun again because")
     browser.picture("artifact", 1500)
 
 

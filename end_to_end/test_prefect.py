@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from agrpo.store import checkpoints, evaluations, events, runs
+from agrpo.store import checkpoints, evaluations, events, processes, runs, workers
 from agrpo.store.verify import verify
-from end_to_end.prefect_world import PrefectWorld
+from end_to_end.prefect_world import PYTHON, PrefectWorld
+from tests.worlds.kill_run import ROWS
 
 FOREVER = 100_000
 
@@ -37,13 +38,18 @@ def schedule(world: PrefectWorld) -> dict[str, Any]:
 def test_a_schedule_ships_paused_and_stays_as_a_person_left_it(world: PrefectWorld) -> None:
     assert (schedule(world)["active"], schedule(world)["schedule"]["cron"]) == (False, "0 3 * * *")
     for wish in (True, False):
-        path = f"/deployments/{deployment(world, 'agrpo-nightly/nightly')['id']}/schedules/{schedule(world)['id']}"
-        world.api("PATCH", path, {"active": wish})
+        switch_schedule(world, wish)
         assert f"schedule nightly {'active' if wish else 'paused'}" in world.say("flows", "deploy")
         assert schedule(world)["active"] is wish
 
 
+def switch_schedule(world: PrefectWorld, wish: bool) -> None:
+    path = f"/deployments/{deployment(world, 'agrpo-nightly/nightly')['id']}/schedules/{schedule(world)['id']}"
+    world.api("PATCH", path, {"active": wish})
+
+
 def test_plain_prefect_deploy_makes_every_deployment_too(world: PrefectWorld) -> None:
+    switch_schedule(world, True)
     world.say("prefect", "--no-prompt", "deploy", "--all")
     made = {one["name"]: one["work_pool_name"] for one in world.api("POST", "/deployments/filter", {})}
     assert made == dict.fromkeys(("train", "evaluate", "nightly"), "agrpo-process")
@@ -59,8 +65,8 @@ def test_automations_are_made_once_and_then_updated(world: PrefectWorld) -> None
 
 def test_a_wrong_value_is_refused_before_a_run_is_made(world: PrefectWorld) -> None:
     said = world.run_deployment("wrong", check=False, num_generations=1)
-    assert "num_generations" in said
-    assert "2" in said
+    assert "'config.trainer.num_generations'. Failure reason: 1 is less than the minimum of 2" in " ".join(said.split())
+    assert world.api("POST", "/flow_runs/filter", {"flow_runs": {"tags": {"all_": ["agrpo"]}}}) == []
 
 
 def test_a_killed_flow_is_crashed_and_goes_on_by_itself(world: PrefectWorld) -> None:
@@ -87,7 +93,7 @@ def test_a_run_is_named_tagged_and_shown(world: PrefectWorld) -> None:
     by_key = {one["key"]: one["data"] for one in shown}
     assert {"crash-progress", "crash-run", "crash-plot"} <= set(by_key)
     assert "data:image/png;base64," in by_key["crash-run"]
-    assert "attempt 2 begins" in by_key["crash-run"]
+    assert "attempt 1 died (process " in by_key["crash-run"]
     assert by_key["crash-run"].startswith("# crash: finished\n\nstep 20 of 20")
 
 
@@ -145,12 +151,29 @@ def test_agrpo_resume_goes_on_with_it_too(world: PrefectWorld) -> None:
     assert world.alive("long") == []
 
 
+def trainer_beat(world: PrefectWorld) -> processes.Heartbeat:
+    return next(beat for beat in processes.heartbeats(world.store, "long") if beat.kind == "trainer")
+
+
+def is_drained(world: PrefectWorld) -> bool:
+    """Nothing is in flight, nothing is let in, and the trainer has used up what there was."""
+    said = workers.states(world.store, "long")
+    idle = all(not word.in_flight and not word.admission_open for word in said)
+    return bool(said) and idle and str(trainer_beat(world).detail).startswith("waiting for samples")
+
+
 def test_a_paused_run_drains_and_goes_on_when_it_is_resumed(world: PrefectWorld) -> None:
     before = world.step("long")
     flow = world.run_deployment("long", max_steps=FOREVER)
     world.wait("it goes on", lambda: world.step("long") >= before + 2)
     world.api("POST", f"/flow_runs/{flow}/set_state", {"state": {"type": "PAUSED", "name": "Suspended"}})
     world.wait("it drains", lambda: runs.get_run(world.store, "long").request == "drain")
+    world.wait("it is drained", lambda: is_drained(world))
+    claimed = runs.get_run(world.store, "long").next_prompt_index
+    for _ in range(2):
+        spoke_at = trainer_beat(world).at
+        world.wait("the trainer speaks again", lambda before=spoke_at: trainer_beat(world).at > before)
+    assert runs.get_run(world.store, "long").next_prompt_index == claimed
     paused = world.alive("long")
     assert len(paused) == 3  # trainer, worker, evaluator
     world.api("POST", f"/flow_runs/{flow}/resume", {})
@@ -171,6 +194,60 @@ def test_a_checkpoint_is_evaluated_by_its_deployment(world: PrefectWorld) -> Non
     assert len(found) == known + 1
     shown = world.api("POST", "/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [flow]}}})
     assert ["pass@1" in one["data"] for one in shown] == [True]
+
+
+def night(world: PrefectWorld, name: str, max_steps: int) -> dict[str, Any]:
+    """A lineage whose weights are evaluated by servers of made-up tokens: whoever starts vLLM gets those."""
+    python = world.folder / "tokens-python"
+    loop = 'while [ "$1" != --port ]; do shift; done'
+    python.write_text(f'#!/bin/sh\n{loop}\nexec {PYTHON} -m tests.worlds.token_server "$2"\n')
+    python.chmod(0o755)
+    return world.config(name, max_steps=max_steps) | {"servers": {"urls": [world.tokens_url], "python": str(python)}}
+
+
+def test_a_night_is_trained_and_decided_once_whatever_is_killed_or_retried(world: PrefectWorld) -> None:
+    flow = world.run_named("agrpo-nightly/nightly", config=night(world, "night", 12))
+    world.wait("two steps", lambda: world.step("night-1") >= 2)
+    world.kill_flow("night-1")
+    world.wait("the second attempt", lambda: world.token("night-1") == 2)
+    world.wait("the decision", lambda: world.state(flow) == "Completed")
+    [decision] = evaluations.promotions(world.store, "night")
+    assert (decision.run_id, decision.numbers["num_prompts"], world.last_flow("night-1")) == ("night-1", 4, flow)
+    begun = world.api("GET", f"/flow_runs/{flow}")["run_count"]
+    world.say("prefect", "flow-run", "retry", flow)
+    world.wait("it is begun again", lambda: world.api("GET", f"/flow_runs/{flow}")["run_count"] > begun)
+    world.wait("the same decision", lambda: world.state(flow) == "Completed")
+    assert world.api("GET", f"/flow_runs/{flow}")["state"]["message"] == decision.reason
+    assert [run.run_id for run in runs.list_runs(world.store) if run.run_id.startswith("night")] == ["night-1"]
+    assert evaluations.promotions(world.store, "night") == [decision]
+    assert verify(world.store, "night-1").problems == []
+
+
+def test_who_pauses_or_cancels_a_night_pauses_or_cancels_its_run(world: PrefectWorld) -> None:
+    flow = world.run_named("agrpo-nightly/nightly", config=night(world, "owl", FOREVER))
+    world.wait("two steps", lambda: world.step("owl-1") >= 2)
+    world.api("POST", f"/flow_runs/{flow}/set_state", {"state": {"type": "PAUSED", "name": "Suspended"}})
+    world.wait("it drains", lambda: runs.get_run(world.store, "owl-1").request == "drain")
+    world.api("POST", f"/flow_runs/{flow}/resume", {})
+    world.wait("it is resumed", lambda: runs.get_run(world.store, "owl-1").request == "none")
+    world.say("prefect", "flow-run", "cancel", flow)
+    world.wait("nothing of it lives", lambda: world.alive("owl-1") == [], limit_s=15)
+    world.wait("Cancelled", lambda: world.state(flow) == "Cancelled", limit_s=60)
+    assert (runs.get_run(world.store, "owl-1").status, evaluations.promotions(world.store, "owl")) == ("stopped", [])
+
+
+def test_a_secret_is_there_before_the_users_code_is_imported(world: PrefectWorld) -> None:
+    world.keep_secret("e2e-secret", "open")
+    guarded = world.folder / "guarded_rows.py"
+    guarded.write_text(f"import os\n\nassert os.environ['E2E_SECRET'] == 'open'\n{ROWS.replace('NUM_ROWS', '8')}")
+    rows, reward = f"{guarded}:rows", f"{guarded}:remainder"
+    config = world.config("guarded", max_steps=2) | {"data": {"rows": rows}, "rewards": [reward]}
+    config |= {"evaluation": {"num_samples": 2}, "secrets": {"E2E_SECRET": "e2e-secret"}}
+    flow = world.run_named("agrpo-train/train", config=config)
+    world.wait("it is trained", lambda: world.state(flow) == "Completed")
+    assert "pass@1" in world.say("flows", "evaluate", "guarded", "--url", world.tokens_url)
+    flow = world.run_named("agrpo-evaluate/evaluate", run="guarded", step=0, url=world.tokens_url)
+    world.wait("it is evaluated", lambda: world.state(flow) == "Completed")
 
 
 def test_a_run_outlives_flow_worker_and_server(world: PrefectWorld) -> None:
