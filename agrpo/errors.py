@@ -14,7 +14,7 @@ AgrpoError                  the message is one line: the value, what was expecte
 |   |-- ServerOutage        a vLLM server did not answer, or answered 5xx
 |   `-- StoreOutage         the database did not answer, or was busy for too long
 |-- PromptTooLong           a prompt leaves no room for a generated token; it is skipped and counted
-|-- RequestRefused          a server refused one request (4xx): the same request would be refused again
+|-- RequestRefused          a server (4xx) or the chat template refused one request: it would be refused again
 |-- MalformedAnswer         a server's answer lacks what was asked for
 |-- WeightSyncError         a phase of a weight update failed; the version did not advance
 |-- ProbeFailed             server and trainer disagree about the same weights
@@ -63,7 +63,7 @@ class ServerOutage(Outage):
 
 
 class RequestRefused(AgrpoError):
-    """A server refused a request for a reason that a retry cannot mend (4xx)."""
+    """A server (4xx), or the chat template, refused a request for a reason that a retry cannot mend."""
 
 
 class MalformedAnswer(AgrpoError):

@@ -86,6 +86,8 @@ def _drafts(turns: list[TurnRecord]) -> Iterator[_Draft]:
     draft: _Draft | None = None
     for turn in turns:
         _check_lengths(turn)
+        if not turn.output_ids:  # a prompt that left no room would only add tokens that nothing trains on
+            continue
         if draft is not None and turn.prompt_ids[: len(draft.token_ids)] == draft.token_ids:
             draft.add_context(turn.prompt_ids[len(draft.token_ids) :])
         else:

@@ -56,6 +56,12 @@ def test_a_sample_without_a_trained_token_is_left_out() -> None:
     assert build_sequences([TurnRecord([1, 2], [])]) == []
 
 
+def test_a_turn_without_room_adds_nothing_to_a_sample() -> None:
+    turns = [TurnRecord([1, 2], [3], [-0.5]), TurnRecord([1, 2, 3, 4, 5], [], finish_reason="length")]
+    (sample,) = build_sequences(turns)
+    assert sample.token_ids.tolist() == [1, 2, 3]
+
+
 def test_the_first_token_of_a_sample_is_never_a_loss_term() -> None:
     (sample,) = build_sequences([TurnRecord([], [5, 6], [-0.1, -0.2])])
     assert sample.trained.tolist() == [False, True]

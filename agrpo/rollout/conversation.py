@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import TemplateError
+
+from agrpo.errors import RequestRefused
 from agrpo.records import Message, TurnRecord
 from agrpo.tools.calls import Schema
 from agrpo.tools.families import training_template
 from agrpo.tools.reading import Reply, ReplyReader
-from agrpo.tools.schemas import describe_in_text
+from agrpo.tools.schemas import describe_in_text, describe_to_user
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -44,20 +47,32 @@ class ChatFormat:
         return str(self._tokenizer.decode(token_ids))
 
     def text(self, messages: list[Message], schemas: Sequence[Schema] = ()) -> str:
-        """A rendered conversation before it is made into tokens."""
+        """A rendered conversation before it is made into tokens. Raises RequestRefused where the template does."""
         keywords = dict(self._keywords)
-        if schemas:
-            template = keywords["chat_template"] = self._template(schemas)
-            if "tools" in template:
-                keywords["tools"] = list(schemas)
-            else:
-                messages = describe_in_text(messages, schemas)
-        rendered = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **keywords)
-        return str(rendered)
+        if not schemas:
+            return self._rendered(messages, keywords)
+        template = keywords["chat_template"] = self._template(schemas)
+        if "tools" in template:
+            return self._rendered(messages, {**keywords, "tools": list(schemas)})
+        try:
+            return self._rendered(describe_in_text(messages, schemas), keywords)
+        except RequestRefused:
+            return self._rendered(describe_to_user(messages, schemas), keywords)
 
     def shows_calls(self, schemas: Sequence[Schema]) -> bool:
         """Whether the template renders the `tool_calls` of a message."""
         return "tool_calls" in self._template(schemas)
+
+    def _rendered(self, messages: list[Message], keywords: dict[str, Any]) -> str:
+        try:
+            return str(
+                self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **keywords)
+            )
+        except TemplateError as error:
+            raise RequestRefused(
+                f"the chat template refuses a conversation ({error}); mend the prompt, or give a template that takes "
+                "it in chat_template_kwargs"
+            ) from error
 
     def _encode_anew(self, text: str) -> list[int]:
         ids: Any = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
@@ -90,12 +105,15 @@ class Conversation:
     def next_prompt(self) -> list[int]:
         """The conversation so far: as messages, or with the answers as they were written where only that keeps them.
 
-        A template may put a call into other words than the model did; the sampled text can be rendered as well.
+        A template may put a call into other words than the model did, or refuse two calls in one message; the sampled
+        text can be rendered as well. Raises RequestRefused where the template refuses both.
         """
-        shown = self._chat.text(self.prompt + self.completion, self._schemas) if self._shows_calls else None
-        if shown is None or not shown.startswith(self._held):
-            written = self._chat.text(self.prompt + self._written, self._schemas)
-            shown = written if shown is None or written.startswith(self._held) else shown
+        shown = self._text(self.completion) if self._shows_calls else None
+        if shown is None:
+            shown = self._chat.text(self.prompt + self._written, self._schemas)
+        elif not shown.startswith(self._held):
+            written = self._text(self._written)
+            shown = written if written is not None and written.startswith(self._held) else shown
         self._held = shown
         return self._chat.encode(shown)
 
@@ -124,3 +142,10 @@ class Conversation:
     def output_ids(self) -> list[int]:
         """Generated tokens of all turns."""
         return [token_id for turn in self.turns for token_id in turn.output_ids]
+
+    def _text(self, completion: list[Message]) -> str | None:
+        """The conversation with this completion; None where the template refuses it."""
+        try:
+            return self._chat.text(self.prompt + completion, self._schemas)
+        except RequestRefused:
+            return None

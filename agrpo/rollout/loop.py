@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from agrpo.advantages import group_advantages
-from agrpo.errors import PromptTooLong
+from agrpo.errors import PromptTooLong, RequestRefused
 from agrpo.inference.client import SamplingParams
 from agrpo.records import Message, Rollout, RolloutGroup, TurnRecord
 from agrpo.rollout.conversation import ChatFormat, Conversation
@@ -40,10 +40,12 @@ class RolloutPlace:
     """Its turns as they came back; None where they are kept with their group only."""
     row: dict[str, Any] = field(default_factory=dict)
     """The dataset's row of its prompt."""
+    max_tokens: int | None = None
+    """What whoever asks wants at most in the next turn, within the config's `max_completion_length`."""
 
     def begin_again(self) -> None:
         """The rollout is generated from its start: seeds repeat, the tools' counts begin anew."""
-        self.num_requests, self.tally = 0, ToolTally()
+        self.num_requests, self.tally, self.max_tokens = 0, ToolTally(), None
         if self.journal is not None:
             self.journal = self.journal.again()
 
@@ -94,16 +96,17 @@ class AsyncRolloutLoop:
     async def generate_one(self, prompt: list[Message], tools: list[Callable[..., Any]], group_id: int = 0) -> Rollout:
         """Generate one rollout; every sampling request must be in `Rollout.turns`, from which samples are built.
 
-        Here: turns until one calls no tool, is cut, or `max_tool_calling_iterations` rounds of calls are over. `tools`
-        are the trainer's and the environment's methods.
+        Here: turns until one calls no tool, is cut, `max_tool_calling_iterations` rounds of calls are over, or the chat
+        template cannot show what the model wrote. `tools` are the trainer's and the environment's methods.
         """
         place = rollout_place.get()
         tally = ToolTally() if place is None else place.tally
         toolbox = Toolbox(tools, self.threads, self.config.tool_timeout_s, tally)
         conversation = Conversation(self.chat, prompt, toolbox.schemas)
         limit = self.config.max_tool_calling_iterations
+        prompt_ids = conversation.next_prompt()
         while True:
-            turn = await self.generate_one_turn(conversation.next_prompt())
+            turn = await self.generate_one_turn(prompt_ids)
             reply = conversation.add_turn(turn)
             if not reply.calls or turn.finish_reason == "length":
                 break
@@ -111,6 +114,11 @@ class AsyncRolloutLoop:
                 tally.exhausted = True
                 break
             conversation.add_answers(reply, await toolbox.answer(reply.calls))
+            try:
+                prompt_ids = conversation.next_prompt()
+            except RequestRefused:  # the template cannot show what the model wrote
+                tally.exhausted = True
+                break
         return Rollout(
             conversation.completion,
             conversation.output_ids,
@@ -133,7 +141,8 @@ class AsyncRolloutLoop:
         if recalled is not None:
             return recalled
         longest = await self._pool.max_model_len()
-        room = min(self.config.max_completion_length, longest - len(prompt_ids))
+        wanted = (place.max_tokens if place is not None else None) or longest
+        room = min(self.config.max_completion_length, wanted, longest - len(prompt_ids))
         if room < 1 and is_first:
             raise PromptTooLong(
                 f"a prompt of {len(prompt_ids)} tokens leaves no room under the server's max_model_len {longest}; "

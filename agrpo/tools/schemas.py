@@ -47,6 +47,20 @@ def describe_in_text(messages: list[Message], schemas: Sequence[Schema]) -> list
     return [{"role": "system", "content": text}, *messages]
 
 
+def describe_to_user(messages: list[Message], schemas: Sequence[Schema]) -> list[Message]:
+    """The same for templates that know only user and assistant, in turn: the user describes the tools and answers."""
+    tools = "\n".join(json.dumps(schema) for schema in schemas)
+    told: list[Message] = [{"role": "user", "content": _INTRODUCTION.format(tools=tools)}]
+    for message in messages:
+        if message["role"] == "tool":
+            message = {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+        if message["role"] == "user" == told[-1]["role"]:
+            told[-1] = {"role": "user", "content": f"{told[-1]['content']}\n\n{message['content']}"}
+        else:
+            told.append(message)
+    return told
+
+
 @lru_cache(maxsize=1024)
 def _schema_of(function: Callable[..., Any]) -> Schema:
     from transformers.utils.chat_template_utils import (

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agrpo.errors import BadInput
+from agrpo.errors import BadInput, RequestRefused
 from agrpo.records import Message, Rollout, TurnRecord
 from agrpo.rollout.conversation import ChatFormat, Conversation
 from agrpo.rollout.loop import AsyncRolloutLoop, RolloutPlace, rollout_place
@@ -19,6 +19,7 @@ from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 from tests.worlds.chat_families import (
     DEEPSEEK,
     DEEPSEEK_MARKS,
+    GEMMA,
     LLAMA3,
     QWEN3,
     QWEN25,
@@ -103,9 +104,10 @@ async def _trusted(server: ServerRecord) -> None:
         (LLAMA3, LLAMA_CALL),
         (DEEPSEEK, f"<think>\nMultiply.\n</think>\n\n{DEEPSEEK_CALL}"),
         (SMOLLM, HERMES_CALL),
+        (GEMMA, HERMES_CALL),
         (SMOLLM, f"<tool_call>[{LLAMA_CALL.replace('parameters', 'arguments')}]</tool_call>"),
     ],
-    ids=["qwen2.5", "qwen2.5-loose", "qwen3", "qwen-xml", "llama3", "deepseek", "smollm", "smollm-list"],
+    ids=["qwen2.5", "qwen2.5-loose", "qwen3", "qwen-xml", "llama3", "deepseek", "smollm", "gemma", "smollm-list"],
 )
 def test_a_call_is_read_run_and_answered_without_losing_the_prefix(template: str, call: str) -> None:
     """Every generated token lies in one sample, though the template may word the call differently."""
@@ -165,6 +167,35 @@ def test_several_calls_run_in_order_until_the_model_stops() -> None:
     assert world.place.tally.num_calls_by_message == [2, 1] and not world.place.tally.exhausted
 
 
+def test_two_calls_in_one_message_go_on_where_the_template_refuses_to_show_them() -> None:
+    """Llama 3.1 raises for them: what was sampled is shown instead, and nothing of it is lost."""
+    world = World(LLAMA3, f"{LLAMA_CALL}; {LLAMA_CALL.replace('2', '5')}", LLAMA_CALL, "Done.")
+    rollout = world.roll(multiply)
+    assert [message["content"] for message in rollout.completion if message["role"] == "tool"] == ["6", "15", "6"]
+    assert [len(message.get("tool_calls", [])) for message in rollout.completion] == [2, 0, 0, 1, 0, 0]
+    assert drift_tokens(rollout.turns) == [0, 0]
+    assert not world.place.tally.exhausted
+
+
+def test_a_template_that_cannot_go_on_ends_the_rollout_and_refuses_a_prompt() -> None:
+    once = "{%- if messages | length > 1 %}{{ raise_exception('one message only') }}{%- endif %}" + QWEN25
+    world = World(QWEN25, HERMES_CALL, chat_template_kwargs={"chat_template": once})
+    rollout = world.roll(multiply)
+    assert len(rollout.turns) == 1 and rollout.completion[-1] == ANSWER
+    assert world.place.tally.exhausted
+    with pytest.raises(RequestRefused, match=r"the chat template refuses a conversation \(one message only\)"):
+        world.roll(multiply, prompt=[{"role": "system", "content": "Be brief."}, *PROMPT])
+
+
+def test_a_template_that_knows_only_user_and_assistant_is_told_by_the_user() -> None:
+    world = World(GEMMA, HERMES_CALL + HERMES_CALL.replace("2", "5"), "Done.")
+    rollout = world.roll(multiply)
+    first, second = world.prompts()
+    assert first.startswith("<start_of_turn>user\n# Tools") and first.count("<start_of_turn>") == 2
+    assert second.count("<tool_response>") == 2 and second.count("<start_of_turn>") == 4
+    assert drift_tokens(rollout.turns) == [0]
+
+
 def test_a_malformed_call_is_answered_with_an_error_and_stays_in_the_history() -> None:
     """Fault 24."""
     broken = '<tool_call>\n{"name": "multiply", "arguments": {"a": 2\n</tool_call>'
@@ -202,6 +233,7 @@ def test_a_conversation_that_outgrows_the_server_ends_as_truncated() -> None:
     assert rollout.turns[1].output_ids == [] and rollout.completion[-1]["role"] == "tool"
     (sample,) = build_sequences(rollout.turns)
     assert sample.num_trained == len(rollout.turns[0].output_ids)
+    assert sample.num_tokens <= 800
 
 
 def test_without_tools_markup_is_only_text() -> None:

@@ -67,7 +67,9 @@ LLAMA3 = (
     "{%- for tool in tools %}{{ tool | tojson + '\\n' }}{%- endfor %}{{ '<|eot_id|>' }}{%- endif %}"
     "{%- for message in messages %}"
     "{{ '<|start_header_id|>' + ('ipython' if message.role == 'tool' else message.role) + '<|end_header_id|>\\n\\n' }}"
-    "{%- if message.tool_calls %}{%- set call = message.tool_calls[0].function %}"
+    "{%- if message.tool_calls %}{%- if message.tool_calls | length != 1 %}"
+    "{{ raise_exception('This model only supports single tool-calls at once!') }}{%- endif %}"
+    "{%- set call = message.tool_calls[0].function %}"
     "{{ '{\"name\": \"' + call.name + '\", \"parameters\": ' + call.arguments | tojson + '}' }}"
     "{%- else %}{{ message.content }}{%- endif %}{{ '<|eot_id|>' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}"
@@ -77,6 +79,14 @@ SMOLLM = (
     "{{ '<|im_start|>system\\nYou are helpful.<|im_end|>\\n' }}{% endif %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+GEMMA = (
+    "{%- for message in messages %}{%- if message.role == 'system' %}{{ raise_exception('System role not supported') }}"
+    "{%- elif (message.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Roles must alternate') }}"
+    "{%- endif %}{%- set role = 'model' if message.role == 'assistant' else message.role %}"
+    "{{ '<start_of_turn>' + role + '\n' + message.content | trim + '<end_of_turn>\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{%- endif %}"
 )
 
 
@@ -116,6 +126,7 @@ _MARKS = {
     QWEN3: ["<|im_end|>", "<|im_start|>"],
     QWEN_XML: ["<|im_end|>", "<|im_start|>"],
     SMOLLM: ["<|im_end|>", "<|im_start|>"],
+    GEMMA: ["<end_of_turn>", "<start_of_turn>"],
     LLAMA3: ["<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>", "<|python_tag|>"],
 }
 
