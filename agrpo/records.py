@@ -1,5 +1,6 @@
-"""What travels between the parts: frozen records, one sentence and one shape a field.
+"""What travels between the parts: records, one sentence and one shape a field.
 
+Those that hooks make or see may be changed, as documented (`rollout.reward = ...`); the others are frozen.
 Data moves forward: prompt -> group of rollouts -> samples -> row -> step. The words are those of docs/words.md.
 """
 
@@ -12,7 +13,7 @@ import numpy as np
 Message = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TurnRecord:
     """One sampling request: the prompt sent and the tokens that came back."""
 
@@ -34,7 +35,7 @@ class TurnRecord:
     """Spans (version, start, end) of output_ids by the policy version that produced them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rollout:
     """One whole conversation generated for a prompt."""
 
@@ -51,7 +52,7 @@ class Rollout:
     rollout_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RolloutGroup:
     """One prompt with its G rollouts; every list has G entries in the same order."""
 
@@ -68,7 +69,8 @@ class RolloutGroup:
     """Policy version when the group's first rollout started."""
     group_id: int
     row_index: int
-    env_rewards: list[tuple[str, float] | None]
+    env_rewards: list[tuple[type, float] | None]
+    """Class and reward where an environment scores itself, else None."""
     rollout_rewards: list[float | None]
     queued_at: float = 0.0
     """`time.monotonic()` when the group was complete."""

@@ -18,9 +18,12 @@ def check_tools(tools: Any) -> tuple[Callable[..., Any], ...]:
 
 
 def check_environments(
-    factory: Any, tools: tuple[Callable[..., Any], ...], reward_funcs: Any, dataset: Any
+    factory: Any, tools: tuple[Callable[..., Any], ...], scored_elsewhere: object, dataset: Any
 ) -> Factory | Mapping[str, Factory] | None:
-    """The factory, or factories by name. Raises BadInput for what could not run; a function is looked at only later."""
+    """The factory, or factories by name. Raises BadInput for what could not run; a function is looked at only later.
+
+    `scored_elsewhere` holds where reward functions or the rollout loop give rewards too.
+    """
     if factory is None:
         return None
     factories = list(factory.values()) if isinstance(factory, Mapping) else [factory]
@@ -30,7 +33,7 @@ def check_environments(
         if isinstance(one, type):
             check_kind(one)
             _check_tools_of(one, tools)
-    if reward_funcs is None and not any(has_reward(one) for one in factories if isinstance(one, type)):
+    if not scored_elsewhere and not any(has_reward(one) for one in factories if isinstance(one, type)):
         known = [one.__name__ for one in factories if isinstance(one, type)]
         if len(known) == len(factories):
             raise BadInput(f"nothing gives a reward: write get_reward in {', '.join(known)}, or give reward_funcs")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agrpo.environments.methods import accepted, check_kind, has_reward, tool_names
+from agrpo.environments.methods import accepted, check_kind, has_reward, left, tool_names
 from agrpo.rollout.threads import Threads
 
 
@@ -11,7 +11,8 @@ class LocalEnvironment:
 
     def __init__(self, instance: Any, threads: Threads) -> None:
         check_kind(type(instance))
-        self.name = type(instance).__name__
+        self.kind: type = type(instance)
+        self.name = self.kind.__name__
         self.tools = [getattr(instance, name) for name in tool_names(type(instance))]
         self.scores_itself = has_reward(type(instance))
         self._instance = instance
@@ -26,4 +27,5 @@ class LocalEnvironment:
         return await self._threads.run(self._instance.get_reward, {}, timeout_s)
 
     def close(self) -> None:
-        """Nothing to end: whoever drops this drops the instance."""
+        """Leave what the instance holds; whoever drops this drops it."""
+        left(self._instance)

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from agrpo.errors import BadInput
@@ -23,6 +24,18 @@ def check_kind(kind: type) -> None:
     """Raise BadInput for an environment without reset."""
     if not hasattr(kind, "reset"):
         raise BadInput(f"environment {kind.__name__} has no reset method; it is called at the start of every rollout")
+
+
+def made(factory: Callable[[], Any]) -> Any:
+    """A new instance; one that is a context manager is entered, and left when it is given up."""
+    instance = factory()
+    return instance.__enter__() if isinstance(instance, AbstractContextManager) else instance
+
+
+def left(instance: Any) -> None:
+    """Leave an instance that was entered."""
+    if isinstance(instance, AbstractContextManager):
+        instance.__exit__(None, None, None)
 
 
 def accepted(function: Callable[..., Any], columns: Mapping[str, Any]) -> dict[str, Any]:

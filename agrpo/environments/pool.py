@@ -1,6 +1,7 @@
 """Instances of environments: made when one is needed, used again, replaced when they raise."""
 
 import asyncio
+import os
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -10,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from agrpo.environments.local import LocalEnvironment
+from agrpo.environments.methods import made
 from agrpo.environments.remote import RemoteEnvironment
 from agrpo.errors import BadInput
 from agrpo.records import Message
@@ -42,7 +44,7 @@ class Visit:
     """The prompt, with what reset said."""
     reset_s: float
     reward_s: float | None = None
-    reward: tuple[str, float] | None = None
+    reward: tuple[type, float] | None = None
     """Class and reward, None where the environment does not score."""
 
 
@@ -61,6 +63,8 @@ class EnvironmentPool:
         self._threads = threads
         self._limits = limits
         self._isolated = isolated
+        self._starts = asyncio.Semaphore(2 * (os.cpu_count() or 1))
+        """Processes that start at the same time: more would slow each other down to their time limits."""
         self._free: defaultdict[str, list[Environment]] = defaultdict(list)
 
     @asynccontextmanager
@@ -103,9 +107,10 @@ class EnvironmentPool:
         try:
             if self._isolated or wants_process(factory):
                 start = partial(RemoteEnvironment.start, factory, self._threads, limits.tool_s, limits.reset_s)
-                remote: RemoteEnvironment = await self._threads.call(start, limits.reset_s)
+                async with self._starts:
+                    remote: RemoteEnvironment = await self._threads.call(start, limits.reset_s)
                 return remote
-            return LocalEnvironment(await self._threads.call(factory, limits.reset_s), self._threads)
+            return LocalEnvironment(await self._threads.call(partial(made, factory), limits.reset_s), self._threads)
         except Exception as error:
             error.add_note(f"while making environment {name or factory!r}")
             raise
@@ -130,7 +135,7 @@ class EnvironmentPool:
             error.add_note(f"in {visit.environment.name}.get_reward for prompt {str(visit.messages)[:500]}")
             raise
         visit.reward_s = time.monotonic() - begin
-        visit.reward = None if reward is None else (visit.environment.name, reward)
+        visit.reward = None if reward is None else (visit.environment.kind, reward)
 
     async def _close(self, environment: Environment) -> None:
         await asyncio.shield(self._threads.call(environment.close, self._limits.reset_s))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from agrpo.environments.methods import RESERVED, accepted, check_kind, has_reward, tool_names
+from agrpo.environments.methods import RESERVED, accepted, check_kind, has_reward, made, tool_names
 from agrpo.rollout.child import Child, Served
 from agrpo.rollout.threads import Threads
 from agrpo.tools.proxy import ProxyTool
@@ -20,12 +20,12 @@ class RemoteEnvironment:
     """The same as a LocalEnvironment, from outside."""
 
     def __init__(self, child: Child, threads: Threads, tool_timeout_s: float) -> None:
-        self._kind: type = child.info
-        check_kind(self._kind)
-        self.name = self._kind.__name__
-        self.tools = [self._tool(name, tool_timeout_s) for name in tool_names(self._kind)]
-        self.scores_itself = has_reward(self._kind)
-        self._reset = inspect.getattr_static(self._kind, "reset")
+        self.kind: type = child.info
+        check_kind(self.kind)
+        self.name = self.kind.__name__
+        self.tools = [self._tool(name, tool_timeout_s) for name in tool_names(self.kind)]
+        self.scores_itself = has_reward(self.kind)
+        self._reset = inspect.getattr_static(self.kind, "reset")
         self._child = child
         self._threads = threads
 
@@ -47,7 +47,7 @@ class RemoteEnvironment:
         self._child.end()
 
     def _tool(self, name: str, timeout_s: float) -> ProxyTool:
-        function = getattr(self._kind, name)
+        function = getattr(self.kind, name)
         signature = inspect.signature(function)
         parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "self"]
 
@@ -66,7 +66,7 @@ class RemoteEnvironment:
 
 def _served(factory: Callable[[], Any]) -> Served:
     """In the process: the class, and the methods of the instance by name."""
-    instance = factory()
+    instance = made(factory)
     kind = type(instance)
     names = [*tool_names(kind), *(name for name in RESERVED if hasattr(instance, name))]
     return kind, {name: getattr(instance, name) for name in names}

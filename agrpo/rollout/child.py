@@ -122,7 +122,7 @@ def _outcome(
     try:
         value = function(**arguments)
         return ("value", loop.run_until_complete(value) if inspect.iscoroutine(value) else value)
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
         if is_outage(error):
             return ("outage", repr(error))
         return ("bug", f"{type(error).__name__}: {error}", traceback.format_exc())

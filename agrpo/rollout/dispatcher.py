@@ -19,7 +19,8 @@ from agrpo.rollout.beats import LoopBeats
 from agrpo.rollout.cap import ConcurrencyCap
 from agrpo.rollout.finishing import finished
 from agrpo.rollout.gauges import Gauges
-from agrpo.rollout.groups import GroupFailed, GroupGenerator
+from agrpo.rollout.groups import GroupFailed, GroupGenerator, root_error
+from agrpo.rollout.hooks import close_after, set_up, wants
 from agrpo.rollout.ledger import Admission, Ledger, View
 from agrpo.rollout.loop import AsyncRolloutLoop
 from agrpo.rollout.members import GeneratedGroup, num_sample_tokens
@@ -81,9 +82,9 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Work until cancelled. Raises what stopped it, as an exception group."""
+        await self._refresh()
         try:
-            await self._refresh()
-            await self._loop.setup()
+            await set_up(self._loop)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._keep_books())
                 tasks.create_task(self._measure())
@@ -91,9 +92,10 @@ class Dispatcher:
                 for _ in range(NUM_SCORERS):
                     tasks.create_task(self._score_groups())
                 await self._generate_groups(tasks)
-        finally:
-            await self._loop.close()
+        except BaseException as error:
             self._rows.shutdown(wait=False, cancel_futures=True)
+            await close_after(self._loop, root_error(error))
+            raise
 
     async def _generate_groups(self, tasks: asyncio.TaskGroup) -> None:
         held_since: float | None = None
@@ -143,7 +145,7 @@ class Dispatcher:
         if self._view.num_elsewhere is not None:
             await self._refresh()  # they may be claiming too: all together stay under the allowance
         prompt = await self._on_rows_thread(lambda: self._prompts.prompt(claims[0].prompt_index))
-        if self._loop.filter_prompt(prompt.row_index, prompt.row, prompt.epoch):
+        if wants(self._loop, prompt):
             tasks.create_task(self._generate_group(claims[0], prompt))
         else:
             await self._skip(claims[0], prompt, "filtered", None)

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from agrpo.advantages import check_advantages, has_signal, total_rewards
+from agrpo.advantages import has_signal, total_rewards
 from agrpo.records import GroupCommit, RolloutGroup, ScoredRollout
+from agrpo.rollout.hooks import advantages_of
 from agrpo.rollout.loop import AsyncRolloutLoop
 from agrpo.rollout.members import GeneratedGroup
 from agrpo.rollout.stats import Times, group_stats
@@ -24,7 +25,7 @@ def finished(
     advantages, drop_reason = np.zeros(num_rollouts), "unscored"
     if rewards is not None:
         group = replace(group, rewards=total_rewards(list(rewards.values()), num_rollouts))
-        advantages = check_advantages(loop.compute_advantages(group), num_rollouts)
+        advantages = advantages_of(loop, group)
         drop_reason = "" if has_signal(_rewards(group)) else "no_signal"
     scored = [
         _scored(generated, loop, rewards or {}, _rewards(group), advantages, member) for member in range(num_rollouts)

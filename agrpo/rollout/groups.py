@@ -8,17 +8,16 @@ from functools import partial
 from typing import Any
 
 from agrpo.environments.pool import EnvironmentPool
-from agrpo.errors import BadInput, MalformedAnswer, PromptTooLong, RequestRefused, ServerOutage
-from agrpo.records import Rollout
+from agrpo.errors import MalformedAnswer, PromptTooLong, RequestRefused
+from agrpo.rollout.hooks import rollout_of
 from agrpo.rollout.journal import Drafts, GroupJournal, open_journal
 from agrpo.rollout.loop import AsyncRolloutLoop, RolloutPlace, rollout_place
 from agrpo.rollout.members import GeneratedGroup, Member, group_of
 from agrpo.rollout.outages import is_outage
 from agrpo.rollout.prompts import Prompt
+from agrpo.rollout.retries import is_passing, outlast
 from agrpo.rollout.slots import Slots
-from agrpo.rollout.threads import CallOverran
 
-RETRY_DELAYS_S = (1.0, 2.0, 4.0, 8.0)
 REFUSAL_WINDOW_S = 0.25
 REFUSAL_WINDOW_FRAC = 0.1
 """How long the first rollout of a group goes ahead of the others, at least and as a share of what rollouts take: a
@@ -155,33 +154,35 @@ class GroupGenerator:
                     place.journal.close()
 
     async def _outlast(self, prompt: Prompt, group_id: int, place: RolloutPlace, begin: float) -> Member:
-        """One rollout, generated again from its start after an outage, once after a bad answer or a hanging call."""
-        num_bad = 0
-        for delay in (*RETRY_DELAYS_S, None):
+        """One rollout, generated again from its start where that may help."""
+
+        async def attempt() -> Member:
             place.begin_again()
             rollout_place.set(place)
             try:
                 return await self._once(prompt, group_id, place, begin)
             except Exception as error:
-                num_bad += isinstance(error, MalformedAnswer | CallOverran)
-                retry = num_bad == 1 if isinstance(error, MalformedAnswer | CallOverran) else _is_passing(error)
-                if place.journal is not None and not _is_passing(error):
+                if place.journal is not None and not is_passing(error):
                     place.journal.forget()
-                if not retry or delay is None:
-                    error.add_note(f"in generate_one for row {prompt.row_index}: prompt {str(prompt.messages)[:500]}")
-                    raise
-            self.num_retries += 1
-            await asyncio.sleep(delay)
-        raise AssertionError("the last try returns or raises")
+                raise
+
+        try:
+            return await outlast(attempt, self._count_retry)
+        except Exception as error:
+            error.add_note(f"in generate_one for row {prompt.row_index}: prompt {str(prompt.messages)[:500]}")
+            raise
+
+    def _count_retry(self) -> None:
+        self.num_retries += 1
 
     async def _once(self, prompt: Prompt, group_id: int, place: RolloutPlace, begin: float) -> Member:
         if self._environments is None:
             messages = copy.deepcopy(prompt.messages)
-            rollout = _checked(await self._loop.generate_one(messages, list(self._tools), group_id))
+            rollout = await rollout_of(self._loop, messages, list(self._tools), group_id)
             return Member(prompt.messages, rollout, time.monotonic() - begin, place.tally, None)
         async with self._environments.visit(prompt.row, prompt.messages, place.tally) as visit:
             tools = [*self._tools, *visit.environment.tools]
-            rollout = _checked(await self._loop.generate_one(copy.deepcopy(visit.messages), tools, group_id))
+            rollout = await rollout_of(self._loop, copy.deepcopy(visit.messages), tools, group_id)
         return Member(visit.messages, rollout, time.monotonic() - begin, place.tally, visit)
 
 
@@ -200,17 +201,6 @@ def _failure(error: Exception) -> GroupFailed | None:
             return GroupFailed("too_long", str(error))
         case RequestRefused() | MalformedAnswer():
             return GroupFailed("failed", str(error))
-        case _ if _is_passing(error):
+        case _ if is_passing(error):
             return GroupFailed("outage", repr(error))
     return None
-
-
-def _is_passing(error: BaseException) -> bool:
-    """An outage of something other than the vLLM servers, whose own retries are over when they say so."""
-    return is_outage(error) and not isinstance(error, ServerOutage)
-
-
-def _checked(rollout: object) -> Rollout:
-    if not isinstance(rollout, Rollout):
-        raise BadInput(f"generate_one returned a {type(rollout).__name__}; return an agrpo.Rollout")
-    return rollout

@@ -5,6 +5,7 @@ without any server; from the first other prompt on it generates. Its tools run a
 """
 
 from collections.abc import Callable
+from copy import copy
 from typing import Protocol
 
 from agrpo import versions
@@ -58,12 +59,13 @@ class MemberJournal:
         if self._position == len(self._turns) or self._turns[self._position].prompt_ids != prompt_ids:
             return None
         self._position += 1
-        return self._turns[self._position - 1]
+        return copy(self._turns[self._position - 1])  # a hook may change its own
 
     def note(self, turn: TurnRecord) -> None:
         """A turn came back."""
         if self._is_over:
             return
+        turn = copy(turn)
         before = self._turns[self._position - 1] if self._position else None
         self._turns = [*self._turns[: self._position], turn]
         self._keep(NewTurn(self._group_id, self._member, self._position, self.version, before, turn))

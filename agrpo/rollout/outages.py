@@ -1,6 +1,8 @@
 """Telling an outage, which is worth a retry, from a bug, which would only repeat."""
 
+import errno
 import socket
+import urllib.error
 
 from agrpo.errors import Outage
 
@@ -16,10 +18,15 @@ _CLIENT_ERRORS = {
     "Timeout",
     "TimeoutException",
 }
+_UNREACHABLE = {errno.ENETUNREACH, errno.EHOSTUNREACH}
 
 
 def is_outage(error: BaseException) -> bool:
     """Whether something outside this process was away: a connection error or a time-out, whoever raised it."""
     if isinstance(error, ConnectionError | TimeoutError | socket.gaierror | Outage):
+        return True
+    if isinstance(error, urllib.error.URLError) and isinstance(error.reason, OSError):
+        return is_outage(error.reason)
+    if isinstance(error, OSError) and error.errno in _UNREACHABLE:
         return True
     return any(kind.__name__ in _CLIENT_ERRORS for kind in type(error).__mro__)

@@ -14,6 +14,7 @@ from agrpo.records import RolloutGroup
 from agrpo.rollout.child import ChildBug
 from agrpo.rollout.isolation import IsolatedFunctions, wants_process
 from agrpo.rollout.outages import is_outage
+from agrpo.rollout.retries import RETRY_DELAYS_S, outlast
 from agrpo.rollout.threads import Threads
 
 RewardFunction = Callable[..., Any]
@@ -21,7 +22,6 @@ Rewards = list[float | None]
 
 ROLLOUT_SOURCE = "rollout"
 """Source name of `Rollout.reward`."""
-RETRY_DELAYS_S = (1.0, 2.0, 4.0, 8.0)
 MAX_PROCESSES = 4
 
 
@@ -74,20 +74,18 @@ class Scorer:
         }
 
     async def _outlast(self, name: str, arguments: dict[str, Any], group: RolloutGroup) -> Rewards | None:
-        """Call one function, again after an outage; None when it stayed away."""
-        for delay in (*RETRY_DELAYS_S, None):
-            try:
-                values = await self._call(name, arguments)
-            except Exception as error:
-                if not is_outage(error):
-                    error.add_note(_input_note(name, group))
-                    raise
-            else:
-                return check_rewards(name, values, len(group.completions))
-            if delay is not None:
-                self.num_retries += 1
-                await asyncio.sleep(delay)
-        return None
+        """Call one function, again where that may help; None when it stayed away."""
+        try:
+            values = await outlast(lambda: self._call(name, arguments), self._count_retry)
+        except Exception as error:
+            if is_outage(error):
+                return None
+            error.add_note(_input_note(name, group))
+            raise
+        return check_rewards(name, values, len(group.completions))
+
+    def _count_retry(self) -> None:
+        self.num_retries += 1
 
     async def _call(self, name: str, arguments: dict[str, Any]) -> Any:
         function = self._functions[name]
@@ -138,7 +136,7 @@ def _own_rewards(group: RolloutGroup) -> dict[str, Rewards]:
     num_rollouts = len(group.completions)
     for i, scored in enumerate(group.env_rewards):
         if scored is not None:
-            rewards.setdefault(scored[0], [None] * num_rollouts)[i] = scored[1]
+            rewards.setdefault(scored[0].__name__, [None] * num_rollouts)[i] = scored[1]
     if any(reward is not None for reward in group.rollout_rewards):
         rewards[ROLLOUT_SOURCE] = group.rollout_rewards
     return {name: check_rewards(name, values, num_rollouts) for name, values in rewards.items()}

@@ -6,7 +6,7 @@ import functools
 import inspect
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from agrpo.errors import BadInput
@@ -44,10 +44,11 @@ class Threads:
         if is_async(function):
             timeout = asyncio.timeout(timeout_s)
             try:
-                async with timeout:
-                    return await function(**arguments)
+                with own_cancellation_is_a_bug(_name(function)):
+                    async with timeout:
+                        return await function(**arguments)
             except SystemExit as error:
-                raise _as_bug(function, error) from error
+                raise _as_bug(_name(function), error) from None
             except TimeoutError as error:
                 if not timeout.expired():
                     raise
@@ -68,8 +69,8 @@ class Threads:
             self._abandon(thread, function, timeout_s)
         self._idle.append(thread)
         result, error = answer.result()
-        if isinstance(error, SystemExit):
-            raise _as_bug(function, error) from error
+        if isinstance(error, SystemExit | asyncio.CancelledError):
+            raise _as_bug(_name(function), error)
         if error is not None:
             raise error
         return result
@@ -140,6 +141,18 @@ async def call_in_thread(function: Callable[[], Any], timeout_s: float) -> Any:
         threads.close()
 
 
+@contextlib.contextmanager
+def own_cancellation_is_a_bug(name: str) -> Iterator[None]:
+    """Tell code that raises CancelledError from a task that is cancelled: the one would end the task without a word."""
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise _as_bug(name, error) from None
+
+
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling a function, a partial or an instance gives a coroutine."""
     if isinstance(function, functools.partial):
@@ -154,9 +167,10 @@ def _outcome(function: Callable[[], Any]) -> Answer:
         return None, error
 
 
-def _as_bug(function: Callable[..., Any], error: SystemExit) -> RuntimeError:
-    """Nothing that is called may end the process that calls it."""
-    return RuntimeError(f"{_name(function)} tried to exit: {error}")
+def _as_bug(name: str, error: BaseException) -> RuntimeError:
+    """Nothing that is called may end the process, or the task, that calls it; with the traceback of who tried."""
+    words = f"{name} tried to exit: {error}" if isinstance(error, SystemExit) else f"{name} raised CancelledError"
+    return RuntimeError(words).with_traceback(error.__traceback__)
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -51,8 +51,10 @@ class AsyncGRPOTrainer(StoreTrainer):
         refuse_unfinished(peft_config=peft_config)
         args = args or AsyncGRPOConfig()
         self.tools = check_tools(tools)
-        self.environment_factory = check_environments(environment_factory, self.tools, reward_funcs, train_dataset)
         is_own_loop = self.loop_cls.generate_one is not AsyncRolloutLoop.generate_one
+        self.environment_factory = check_environments(
+            environment_factory, self.tools, reward_funcs or is_own_loop, train_dataset
+        )
         self.reward_funcs = check_rewards(reward_funcs, environment_factory is not None or is_own_loop)
         check_dataset(train_dataset, environment_factory is not None, args.max_steps)
         policy = model if isinstance(model, PreTrainedModel) else load_policy(str(model), args)

@@ -23,10 +23,10 @@ def check_rewards(reward_funcs: Any, scored_elsewhere: bool = False) -> tuple[Ca
 
     `scored_elsewhere`: an environment or the rollout loop gives rewards too, so that there may be none here.
     """
-    if reward_funcs is None and scored_elsewhere:
-        return ()
     listed = list(reward_funcs) if isinstance(reward_funcs, list | tuple) else [reward_funcs]
     if reward_funcs is None or not listed:
+        if scored_elsewhere:
+            return ()
         raise BadInput("reward_funcs is missing: give a function that scores completions, or a list of them")
     for function in listed:
         if isinstance(function, str | PreTrainedModel):

@@ -26,7 +26,7 @@ def unnoticed() -> Increment:
 
 
 @pytest.mark.parametrize(
-    ("factory", "tools", "rewards", "dataset", "words"),
+    ("factory", "tools", "scored", "dataset", "words"),
     [
         (3, (), None, None, "holds 3"),
         (NoReset, (), None, None, "NoReset has no reset"),
@@ -36,15 +36,15 @@ def unnoticed() -> Increment:
         ({"a": Increment}, (), None, [{"prompt": []}], "needs train_dataset with a column 'environment'"),
     ],
 )
-def test_what_could_not_run_is_refused(factory: Any, tools: Any, rewards: Any, dataset: Any, words: str) -> None:
+def test_what_could_not_run_is_refused(factory: Any, tools: Any, scored: Any, dataset: Any, words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        check_environments(factory, tools, rewards, dataset)
+        check_environments(factory, tools, scored, dataset)
 
 
 def test_what_can_run_is_passed_on() -> None:
     assert check_environments(None, (), None, None) is None
     assert check_environments(unnoticed, (), None, None) is unnoticed
-    assert check_environments(Silent, (), len, None) is Silent
+    assert check_environments(Silent, (), True, None) is Silent
     both = {"a": Increment, "b": Silent}
     assert check_environments(both, (), None, [{"environment": "a"}]) is both
     assert check_tools(None) == () and check_tools([increment]) == (increment,)

@@ -1,11 +1,15 @@
 import asyncio
 import functools
+import os
+import threading
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import pytest
 
+from agrpo.environments.local import LocalEnvironment
 from agrpo.environments.pool import EnvironmentPool, TimeLimits, Visit, opening
+from agrpo.environments.remote import RemoteEnvironment
 from agrpo.errors import BadInput
 from agrpo.records import Message
 from agrpo.rollout.child import ChildBug
@@ -64,7 +68,7 @@ def test_a_rollout_gets_tools_prompt_and_reward_of_its_instance() -> None:
         made, answers = await visit(pool, ToolCall("increment", {"step": 3}), row=row, messages=[USER])
         assert [tool.__name__ for tool in made.environment.tools] == ["increment"]
         assert made.messages == [{"role": "user", "content": "Play.Count to 3."}]
-        assert answers == ["3"] and made.reward == ("Increment", 1.0)
+        assert answers == ["3"] and made.reward == (Increment, 1.0)
         assert made.reset_s >= 0 and made.reward_s is not None
 
     play(Increment, scene)
@@ -91,10 +95,52 @@ def test_instances_are_made_when_needed_used_again_and_replaced_when_they_raise(
     play(Increment, scene)
 
 
+class Held(Increment):
+    """Holds something from the moment when it is made."""
+
+    held: ClassVar[list[str]] = []
+
+    def __enter__(self) -> Self:
+        self.held.append("taken")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.held.append("given back")
+
+
+def test_an_instance_that_is_a_context_manager_is_left_when_it_is_given_up() -> None:
+    async def scene(pool: EnvironmentPool) -> None:
+        await visit(pool)
+        await visit(pool, ToolCall("increment", {"step": -1}))
+        assert Held.held == ["taken", "given back"]
+        await visit(pool)
+
+    play(Held, scene)
+    assert Held.held == ["taken", "given back"] * 2
+
+
+def test_only_so_many_processes_start_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, together = [], threading.Barrier(4)
+
+    def start(factory: Any, threads: Threads, *limits: float) -> LocalEnvironment:
+        started.append(1)
+        together.wait(5.0)  # a fifth start would find nobody to wait with
+        assert len(started) % 4 == 0
+        return LocalEnvironment(factory(), threads)
+
+    async def scene(pool: EnvironmentPool) -> None:
+        await asyncio.gather(*(visit(pool) for _ in range(8)))
+        assert len(started) == 8
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(RemoteEnvironment, "start", start)
+    play(Increment, scene, isolated=True)
+
+
 def test_rows_choose_among_environments_and_the_column_stays_outside() -> None:
     async def scene(pool: EnvironmentPool) -> None:
         made, _ = await visit(pool, row={"environment": "count", "target": 1})
-        assert made.environment.name == "Increment" and made.reward == ("Increment", 0.0)
+        assert made.environment.name == "Increment" and made.reward == (Increment, 0.0)
         quiet, answers = await visit(pool, ToolCall("look"), row={"environment": "quiet"}, messages=[USER])
         assert (answers, quiet.reward, quiet.messages) == (["nothing"], None, [USER])
         with pytest.raises(BadInput, match=r"environment='games'; expected one of .*: 'count', 'quiet'"):
@@ -135,7 +181,7 @@ def test_an_isolated_environment_lives_in_a_process_that_is_replaced() -> None:
         first, answers = await visit(pool, ToolCall("sleep", {"seconds": 0.0}))
         again, _ = await visit(pool)
         assert first.messages == again.messages and answers == ["slept"]
-        assert again.reward == ("Isolated", 1.0)
+        assert again.reward == (Isolated, 1.0)
         _, answers = await visit(pool, ToolCall("fail", {"why": "bad move"}), ToolCall("fail", {"how": 1}))
         assert answers[0] == "Error: ValueError: bad move" and answers[1].startswith("Error: wrong arguments")
         second, _ = await visit(pool)
@@ -157,7 +203,7 @@ def test_an_isolated_environment_lives_in_a_process_that_is_replaced() -> None:
 def test_any_environment_can_be_given_processes() -> None:
     async def scene(pool: EnvironmentPool) -> None:
         made, answers = await visit(pool, ToolCall("increment", {"step": 2}), row={"target": 2})
-        assert answers == ["2"] and made.reward == ("Increment", 1.0)
+        assert answers == ["2"] and made.reward == (Increment, 1.0)
 
     Increment.num_made = 0
     play(Increment, scene, isolated=True)

@@ -142,7 +142,7 @@ def test_an_outage_of_the_environment_is_outlasted_and_never_scored_zero(
     world: RunWorld, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Fault 6."""
-    monkeypatch.setattr("agrpo.rollout.groups.RETRY_DELAYS_S", (0.02,) * 3)
+    monkeypatch.setattr("agrpo.rollout.retries.RETRY_DELAYS_S", (0.02,) * 3)
     server.script = lambda prompt, params, n: _says("Hi" + "." * (n % 3))
     flag = tmp_path / "away"
     flag.touch()
@@ -162,7 +162,7 @@ def test_an_outage_of_the_environment_is_outlasted_and_never_scored_zero(
 def test_a_dying_process_of_an_environment_has_no_effect_on_other_rollouts(
     world: RunWorld, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agrpo.rollout.groups.RETRY_DELAYS_S", ())
+    monkeypatch.setattr("agrpo.rollout.retries.RETRY_DELAYS_S", ())
     world.settings = {"num_generations": 3}
     sleep = call("sleep", '{"seconds": 0}')
     server.script = Player(sleep, call("die", "{}"), sleep)

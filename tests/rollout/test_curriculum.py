@@ -9,7 +9,7 @@ import pytest
 from agrpo.errors import BadInput
 from agrpo.rollout.worker import WorkerSpec
 from agrpo.store import groups
-from examples.curriculum import CurriculumConfig, CurriculumLoop, CurriculumTrainer
+from examples.curriculum import CurriculumConfig, CurriculumTrainer
 from tests.rollout.run_world import RunWorld, finished, rows
 from tests.worlds.scripted_server import ScriptedServer
 
@@ -27,7 +27,7 @@ def curriculum(world: RunWorld, reward: Any, **settings: Any) -> WorkerSpec:
     config = CurriculumConfig(
         output_dir=str(world.folder), use_cpu=True, num_generations=2, max_completion_length=8, **settings
     )
-    return replace(world.spec(rows(4), [reward], CurriculumLoop), config=config)
+    return replace(world.spec(rows(4), [reward], CurriculumTrainer.loop_cls), config=config)
 
 
 def fates(world: RunWorld) -> list[tuple[int, str | None]]:
@@ -55,7 +55,3 @@ def test_a_pass_in_which_everything_is_solved_says_so(tmp_path: Path, server: Sc
     world = RunWorld(tmp_path, server)
     with pytest.raises(BadInput, match=r"no prompt of epoch \d can be used \(4 filtered\)"):
         world.run(curriculum(world, easy, max_steps=100, max_concurrent_rollouts=1), lambda: False)
-
-
-def test_the_trainer_runs_the_loop() -> None:
-    assert CurriculumTrainer.loop_cls is CurriculumLoop

@@ -138,7 +138,7 @@ def test_an_outage_leaves_groups_unscored_and_never_scores_them_zero(
     world: RunWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fault 6."""
-    monkeypatch.setattr("agrpo.rollout.scoring.RETRY_DELAYS_S", (0.01, 0.01))
+    monkeypatch.setattr("agrpo.rollout.retries.RETRY_DELAYS_S", (0.01, 0.01))
     world.run(world.spec(rows(2), [away_reward, length_reward]), lambda: finished(world, 2))
     found = groups.scored_since(world.store, "run", 0)
     assert [group.drop_reason for group in found] == ["unscored"] * 2

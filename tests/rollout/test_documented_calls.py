@@ -127,6 +127,28 @@ class PatientTrainer(AsyncGRPOTrainer):
     loop_cls = PatientLoop
 
 
+class JudgedLoop(AsyncRolloutLoop):
+    """Scores what it generated, and leaves the last token of every turn out of the loss."""
+
+    async def generate_one(self, prompt, tools, group_id=0):
+        rollout = await super().generate_one(prompt, tools, group_id)
+        rollout.reward = float(len(rollout.completion_ids))
+        return rollout
+
+    async def generate_one_turn(self, prompt_ids):
+        turn = await super().generate_one_turn(prompt_ids)
+        turn.output_mask = [1] * (len(turn.output_ids) - 1) + [0]
+        return turn
+
+    def compute_advantages(self, group: RolloutGroup) -> np.ndarray:
+        assert not any(sample.trained[-1] for samples in group.completions_sequences for sample in samples)
+        return super().compute_advantages(group)
+
+
+class JudgedTrainer(AsyncGRPOTrainer):
+    loop_cls = JudgedLoop
+
+
 @dataclass
 class Way:
     """How a trainer is made, and what its first group then is."""
@@ -173,6 +195,11 @@ WAYS = {
         1,
     ),
     "tools and an environment": Way({"environment_factory": Tower, "tools": [square]}, {"Tower"}, 1, ENDLESS),
+    "an environment without further rewards": Way(
+        {"environment_factory": Tower, "reward_funcs": []}, {"Tower"}, 1, ENDLESS
+    ),
+    "a loop that scores": Way({"train_dataset": PLAIN}, {"rollout"}, trainer=JudgedTrainer),
+    "a loop that scores an environment": Way({"environment_factory": Window}, {"rollout"}, 1, ENDLESS, JudgedTrainer),
     "a curriculum": Way(
         {"reward_funcs": length, "train_dataset": PLAIN},
         {"length"},

@@ -7,7 +7,7 @@ import pytest
 
 from agrpo.errors import BadInput, MalformedAnswer, PromptTooLong, RequestRefused, ServerOutage
 from agrpo.records import GroupCommit, Message, Rollout, RolloutGroup, TurnRecord
-from agrpo.rollout import groups
+from agrpo.rollout import groups, retries
 from agrpo.rollout.finishing import finished
 from agrpo.rollout.groups import GroupFailed, GroupGenerator, root_error
 from agrpo.rollout.loop import AsyncRolloutLoop, rollout_place
@@ -170,7 +170,7 @@ def test_a_prompt_that_cannot_be_generated_fails_alone(
     monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str, num_calls: int
 ) -> None:
     """Fault 5: the first rollout goes ahead, so that a refusal is asked for once."""
-    monkeypatch.setattr(groups, "RETRY_DELAYS_S", (0.0, 0.0))
+    monkeypatch.setattr(retries, "RETRY_DELAYS_S", (0.0, 0.0))
     loop = scripted(*[error] * 8)
     with pytest.raises(GroupFailed) as raised:
         generate(loop)
@@ -180,7 +180,7 @@ def test_a_prompt_that_cannot_be_generated_fails_alone(
 
 def test_a_group_goes_on_with_the_members_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault 6: statistics are over those that came back, and nothing stands for the others."""
-    monkeypatch.setattr(groups, "RETRY_DELAYS_S", ())
+    monkeypatch.setattr(retries, "RETRY_DELAYS_S", ())
     loop = scripted(rollout(10), ConnectionError("away"), rollout(11, 12, EOS), num_generations=3)
     generated = generate(loop)
     assert generated.group.completions_ids == [[10], [11, 12, EOS]]
@@ -192,7 +192,7 @@ def test_a_group_goes_on_with_the_members_it_has(monkeypatch: pytest.MonkeyPatch
 
 
 def test_fewer_than_two_members_are_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "RETRY_DELAYS_S", ())
+    monkeypatch.setattr(retries, "RETRY_DELAYS_S", ())
     away = ConnectionError("away")
     with pytest.raises(GroupFailed, match="away"):
         generate(scripted(rollout(10), away, away, num_generations=3))
@@ -211,7 +211,7 @@ def test_a_refusal_of_a_later_turn_costs_only_its_rollout() -> None:
 
 
 def test_an_outage_of_an_environment_is_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "RETRY_DELAYS_S", (0.0, 0.0))
+    monkeypatch.setattr(retries, "RETRY_DELAYS_S", (0.0, 0.0))
     loop = scripted(TimeoutError(), ConnectionError(), rollout(10), rollout(11))
     assert generate(loop).group.completions_ids == [[10], [11]]
 

@@ -35,11 +35,21 @@ class Kept:
 def test_the_same_questions_get_the_same_answers():
     kept = Kept()
     journal = MemberJournal(7, 0, 5, [FIRST, SECOND], kept.keep)
-    assert journal.recall(FIRST.prompt_ids) is FIRST
-    assert journal.recall(SECOND.prompt_ids) is SECOND
+    assert journal.recall(FIRST.prompt_ids) == FIRST
+    assert journal.recall(SECOND.prompt_ids) == SECOND
     assert journal.recall([9]) is None
-    assert journal.again().recall(FIRST.prompt_ids) is FIRST
+    assert journal.again().recall(FIRST.prompt_ids) == FIRST
     assert kept.new == []
+
+
+def test_a_hook_that_changes_its_turn_changes_none_that_is_kept():
+    kept = Kept()
+    journal = MemberJournal(7, 0, 5, [FIRST], kept.keep)
+    recalled, new = journal.recall(FIRST.prompt_ids), dataclasses.replace(SECOND)
+    journal.note(new)
+    recalled.output_mask = new.output_mask = [0]
+    assert journal.again().recall(FIRST.prompt_ids).output_mask is None
+    assert kept.new[0][-2:] == (FIRST, SECOND)
 
 
 def test_a_turn_that_comes_back_after_its_try_is_kept_by_nobody():
@@ -50,7 +60,7 @@ def test_a_turn_that_comes_back_after_its_try_is_kept_by_nobody():
     following = journal.again()
     journal.note(SECOND)
     assert kept.new == [(0, 0, 5, None, FIRST)]
-    assert following.recall(FIRST.prompt_ids) is FIRST and following.recall(SECOND.prompt_ids) is None
+    assert following.recall(FIRST.prompt_ids) == FIRST and following.recall(SECOND.prompt_ids) is None
     following.close()
     following.note(SECOND)
     assert len(kept.new) == 1
@@ -59,7 +69,7 @@ def test_a_turn_that_comes_back_after_its_try_is_kept_by_nobody():
 def test_from_the_first_other_question_on_it_generates():
     kept = Kept()
     journal = MemberJournal(7, 0, 5, [FIRST, SECOND], kept.keep)
-    assert journal.recall(FIRST.prompt_ids) is FIRST
+    assert journal.recall(FIRST.prompt_ids) == FIRST
     assert journal.recall([1, 2, 9]) is None
     other = turn([1, 2, 9], [6])
     journal.note(other)
@@ -80,7 +90,7 @@ def test_a_group_began_when_its_oldest_rollout_did():
 def test_turns_that_are_too_old_to_be_trained_are_forgotten(current, is_kept):
     kept = Kept(Draft(0, 0, [FIRST]), Draft(1, 2, [FIRST]))
     journal = asyncio.run(open_journal(kept, 7, current, max_staleness=4))
-    assert (journal.member(1, current).recall(FIRST.prompt_ids) is FIRST) == is_kept
+    assert (journal.member(1, current).recall(FIRST.prompt_ids) == FIRST) == is_kept
     assert (kept.kept != []) == is_kept
 
 

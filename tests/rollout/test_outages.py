@@ -1,4 +1,7 @@
+import errno
 import socket
+import urllib.error
+from email.message import Message
 
 import aiohttp
 import httpx
@@ -18,12 +21,26 @@ from agrpo.rollout.outages import is_outage
         aiohttp.ServerDisconnectedError(),
         httpx.ConnectError("refused"),
         httpx.ReadTimeout("slow"),
+        urllib.error.URLError(ConnectionRefusedError()),
+        urllib.error.URLError(socket.gaierror()),
+        OSError(errno.ENETUNREACH, "unreachable"),
+        OSError(errno.EHOSTUNREACH, "no route"),
     ],
 )
 def test_connection_errors_and_time_outs_are_outages_whoever_raises_them(error: Exception) -> None:
     assert is_outage(error)
 
 
-@pytest.mark.parametrize("error", [KeyError("x"), ValueError("Timeout"), FileNotFoundError(), RequestRefused("400")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("x"),
+        ValueError("Timeout"),
+        FileNotFoundError(),
+        RequestRefused("400"),
+        urllib.error.URLError("unknown url type: htp"),
+        urllib.error.HTTPError("http://judge", 404, "not found", Message(), None),
+    ],
+)
 def test_everything_else_is_a_bug(error: Exception) -> None:
     assert not is_outage(error)

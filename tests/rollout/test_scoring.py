@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 import functools
 import math
 import multiprocessing
@@ -14,7 +15,7 @@ import pytest
 from agrpo.errors import RewardError
 from agrpo.records import RolloutGroup
 from agrpo.rewards import accuracy_reward, isolated
-from agrpo.rollout import scoring, threads
+from agrpo.rollout import retries, threads
 from agrpo.rollout.groups import root_error
 from agrpo.rollout.scoring import Scorer, Unscored, check_rewards, source_names
 from agrpo.rollout.threads import TooManyHung
@@ -135,7 +136,7 @@ def test_isolated_functions_run_in_processes_where_signals_work() -> None:
 
 def test_an_isolated_call_that_hangs_is_ended_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault 13."""
-    monkeypatch.setattr(scoring, "RETRY_DELAYS_S", ())
+    monkeypatch.setattr(retries, "RETRY_DELAYS_S", ())
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
 
     async def run() -> tuple[object, ...]:
@@ -161,7 +162,7 @@ def test_a_bug_in_an_isolated_function_shows_its_own_traceback() -> None:
 
 
 def test_a_thread_that_hangs_costs_only_its_group_until_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring, "RETRY_DELAYS_S", ())
+    monkeypatch.setattr(retries, "RETRY_DELAYS_S", ())
 
     def hangs(completions: list[Any], **columns: Any) -> list[float]:
         time.sleep(3600)
@@ -176,7 +177,7 @@ def test_a_thread_that_hangs_costs_only_its_group_until_there_are_too_many(monke
 
 def test_an_outage_is_retried_and_then_leaves_the_group_unscored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault 6."""
-    monkeypatch.setattr(scoring, "RETRY_DELAYS_S", (0.01, 0.01))
+    monkeypatch.setattr(retries, "RETRY_DELAYS_S", (0.01, 0.01))
     calls = []
 
     async def away(completions: list[Any], until: list[int], **columns: Any) -> list[float]:
@@ -190,6 +191,34 @@ def test_an_outage_is_retried_and_then_leaves_the_group_unscored(monkeypatch: py
     with pytest.raises(Unscored, match="away"):
         score([away], group(until=4))
     assert len(calls) == 3
+
+
+def test_a_call_that_hangs_is_repeated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every further try would take its whole time limit and leave another thread behind."""
+    monkeypatch.setattr(retries, "RETRY_DELAYS_S", (0.0,) * 4)
+    calls = []
+
+    async def hangs(completions: list[Any], **columns: Any) -> list[float]:
+        calls.append(1)
+        await asyncio.Event().wait()
+        return []
+
+    with pytest.raises(Unscored, match="hangs"):
+        score([hangs], group(), timeout_s=0.05)
+    assert len(calls) == 2
+
+
+def test_a_reward_that_raises_cancelled_error_is_a_bug() -> None:
+    async def gives_up(completions: list[Any], **columns: Any) -> list[float]:
+        raise asyncio.CancelledError
+
+    with pytest.raises(RuntimeError, match="gives_up raised CancelledError"):
+        score([gives_up], group())
+
+
+def test_rewards_of_environments_are_named_after_their_classes() -> None:
+    scored = dataclasses.replace(group(), env_rewards=[(Scaled, 1.0), None])
+    assert score([], scored) == [{"Scaled": [1.0, None]}]
 
 
 @pytest.mark.parametrize(

@@ -72,3 +72,29 @@ def test_errors_are_the_functions_own(error: Exception) -> None:
 
     for function in (blocking, coroutine):
         asyncio.run(run(function))
+
+
+def gives_up() -> None:
+    raise asyncio.CancelledError
+
+
+async def gives_up_softly() -> None:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("function", [gives_up, gives_up_softly])
+def test_a_function_that_raises_cancelled_error_cancels_nobody(function: Callable[..., Any]) -> None:
+    with pytest.raises(RuntimeError, match=f"{function.__name__} raised CancelledError") as raised:
+        asyncio.run(Threads("").run(function, {}, 5.0))
+    assert any(entry.name == function.__name__ for entry in raised.traceback)
+
+
+def test_a_caller_that_is_cancelled_stays_cancelled() -> None:
+    async def run() -> None:
+        calling = asyncio.ensure_future(Threads("").run(asyncio.Event().wait, {}, 5.0))
+        await asyncio.sleep(0)
+        calling.cancel()
+        await asyncio.wait([calling])
+        assert calling.cancelled()
+
+    asyncio.run(run())
