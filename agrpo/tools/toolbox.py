@@ -9,7 +9,7 @@ from typing import Any
 from agrpo.errors import BadInput
 from agrpo.rollout.child import ChildBug, ChildDied
 from agrpo.rollout.outages import is_outage
-from agrpo.rollout.threads import CallOverran, Threads, TooManyHung, is_async
+from agrpo.rollout.threads import CallOverran, Threads, is_async
 from agrpo.tools.calls import Schema, ToolCall
 from agrpo.tools.proxy import ProxyTool
 from agrpo.tools.schemas import name_of, schema_of
@@ -61,7 +61,7 @@ class Toolbox:
             return _error(f"wrong arguments for {call.name}: {error}"), True
         try:
             return as_text(await self._call(tool, call.arguments)), False
-        except TooManyHung:
+        except BadInput:  # too many hang, or a process does not start
             raise
         except Exception as error:
             words = self._words(tool, error)

@@ -1,4 +1,5 @@
 import asyncio
+import inspect
 import sys
 import time
 from collections.abc import Callable
@@ -9,6 +10,8 @@ import pytest
 from agrpo.errors import BadInput
 from agrpo.rollout.threads import CallOverran, Threads
 from agrpo.tools.calls import ToolCall
+from agrpo.tools.proxy import ProxyTool
+from agrpo.tools.schemas import schema_of
 from agrpo.tools.tally import ToolTally
 from agrpo.tools.toolbox import Toolbox
 
@@ -37,6 +40,8 @@ def fails(how: str) -> None:
     """Fail."""
     if how == "exit":
         sys.exit(3)
+    if how == "cancel":
+        raise asyncio.CancelledError
     raise ConnectionError("away") if how == "outage" else KeyError(how)
 
 
@@ -82,6 +87,7 @@ def test_calls_of_one_message_run_in_its_order_sync_or_async() -> None:
         (ToolCall("table", {"x": 1}), "Error: wrong arguments for table: got an unexpected keyword argument 'x'"),
         (ToolCall("fails", {"how": "now"}), "Error: KeyError: 'now'"),
         (ToolCall("fails", {"how": "exit"}), "Error: RuntimeError: fails tried to exit: 3"),
+        (ToolCall("fails", {"how": "cancel"}), "Error: RuntimeError: fails raised CancelledError"),
     ],
 )
 def test_what_goes_wrong_is_told_to_the_model(call: ToolCall, answer: str) -> None:
@@ -111,6 +117,15 @@ def test_a_tool_that_hangs_is_given_up_and_the_rollout_goes_on(tool: Callable[..
 def test_a_method_that_hangs_takes_its_object_with_it() -> None:
     with pytest.raises(CallOverran):
         ask(ToolCall("stall"), tools=(Machine().stall,), timeout_s=0.05)
+
+
+def test_a_process_that_does_not_start_is_not_the_models_doing() -> None:
+    async def call(name: str, arguments: dict[str, Any]) -> None:
+        raise BadInput("a process for table did not start; it must be importable")
+
+    tool = ProxyTool(schema_of(table), inspect.signature(table), call, holds_state=False)
+    with pytest.raises(BadInput, match="did not start"):
+        ask(ToolCall("table"), tools=(tool,))
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
