@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from agrpo.records import Message
+from agrpo.rewards.accuracy import answer_text
 
 INSTRUCTION = "Think if you need to, then write your answer between <answer> and </answer>."
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -54,5 +55,5 @@ class ReasoningGym:
 
 def answer_in(completion: list[Message]) -> str | None:
     """What stands between the last pair of answer tags; None without one."""
-    found = _ANSWER.findall(str(completion[-1]["content"])) if completion else []
+    found = _ANSWER.findall(answer_text(completion))
     return found[-1].strip() if found else None

@@ -40,8 +40,8 @@ def compare_answers(answers: Sequence[str | None], solutions: Sequence[str]) -> 
 
 
 def answer_text(completion: list[Message]) -> str:
-    """The text of a completion's last message."""
-    content = completion[-1]["content"] if completion else ""
+    """What the model said last; nothing where a tool has the last word."""
+    content = completion[-1]["content"] if completion and completion[-1].get("role") == "assistant" else ""
     return content if isinstance(content, str) else ""
 
 

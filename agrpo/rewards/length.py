@@ -57,7 +57,9 @@ class SoftOverlongPunishment:
         free = self.max_completion_len - self.soft_punish_cache
         if num_tokens <= free:
             return 0.0
-        return max(-1.0, (free - num_tokens) / self.soft_punish_cache)
+        if num_tokens > self.max_completion_len:
+            return -1.0
+        return (free - num_tokens) / self.soft_punish_cache
 
 
 def get_cosine_scaled_reward(
@@ -72,5 +74,7 @@ def get_cosine_scaled_reward(
 
 
 def get_soft_overlong_punishment(max_completion_len: int, soft_punish_cache: int) -> SoftOverlongPunishment:
-    """A punishment for the last `soft_punish_cache` of `max_completion_len` tokens."""
+    """A punishment for the last `soft_punish_cache` of `max_completion_len` tokens; with 0 it begins at the limit."""
+    if soft_punish_cache < 0:
+        raise ValueError(f"soft_punish_cache={soft_punish_cache}: expected a number of tokens, 0 or more")
     return SoftOverlongPunishment(max_completion_len, soft_punish_cache)

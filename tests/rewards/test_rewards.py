@@ -39,6 +39,7 @@ def test_reasoning_accuracy_reads_only_what_follows_the_reasoning() -> None:
         ("c <think>a</think>", 0.0),
         ("<think>a", 0.0),
         ("<think>a<think>b</think>c", 0.0),
+        ("<think>a</think>b<think>c</think>", 0.0),
     ],
 )
 def test_think_format(text: str, expected: float) -> None:
@@ -64,6 +65,20 @@ def test_repetition_penalty_counts_distinct_ngrams_of_tokens() -> None:
 def test_soft_overlong_punishment_falls_over_the_last_tokens() -> None:
     reward = get_soft_overlong_punishment(max_completion_len=100, soft_punish_cache=20)
     assert reward(completion_ids=[[1] * n for n in (80, 90, 100, 101)]) == pytest.approx([0.0, -0.5, -1.0, -1.0])
+
+
+def test_soft_overlong_punishment_may_begin_at_the_limit() -> None:
+    reward = get_soft_overlong_punishment(max_completion_len=100, soft_punish_cache=0)
+    assert reward(completion_ids=[[1] * n for n in (100, 101)]) == [0.0, -1.0]
+    with pytest.raises(ValueError, match="soft_punish_cache=-1"):
+        get_soft_overlong_punishment(100, -1)
+
+
+def test_what_a_tool_said_last_is_no_answer() -> None:
+    call: Message = {"role": "assistant", "content": "<think>4</think>"}
+    completions = [[call, {"role": "tool", "name": "add", "content": "<think>4</think> 4"}]]
+    assert accuracy_reward(completions=completions, solution=["4"]) == [0.0]
+    assert think_format_reward(completions=completions) == [0.0]
 
 
 def test_every_reward_can_reach_the_worker_and_those_with_signals_ask_for_a_process() -> None:
