@@ -1,25 +1,46 @@
 """An environment behind HTTP, as OpenEnv servers offer it: POST /reset and POST /step.
 
-    echo = functools.partial(OpenEnv, "http://127.0.0.1:8001", task="Say something.", action_field="message")
+    urls = [f"http://127.0.0.1:{port}" for port in range(8001, 8009)]
+    echo = functools.partial(OpenEnv, urls, task="Say something.", action_field="message")
     # environment.factory: "tasks.py:echo"
 
-A server holds one episode; give every rollout that runs at the same time a server of its own (max_concurrent_rollouts).
+A server holds one episode, so every instance has one to itself: give as many as rollouts run at the same time
+(max_concurrent_rollouts). Who has which is known on one machine only: workers of several need servers of their own.
 """
 
+import fcntl
+import hashlib
 import json
+import os
+import tempfile
 import urllib.error
 import urllib.request
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from agrpo.errors import BadInput
 
 
 class OpenEnv:
     """One episode a rollout; the model acts with a text, the reward is the sum of the steps' rewards."""
 
-    def __init__(self, base_url: str, task: str = "", action_field: str = "message", timeout_s: float = 30.0) -> None:
-        self._base_url = base_url.rstrip("/")
+    def __init__(
+        self, base_urls: str | Sequence[str], task: str = "", action_field: str = "message", timeout_s: float = 30.0
+    ) -> None:
+        given = [base_urls] if isinstance(base_urls, str) else base_urls
+        self._base_urls = [url.rstrip("/") for url in given]
         self._task = task
         self._action_field = action_field
         self._timeout_s = timeout_s
+
+    def __enter__(self) -> Self:
+        """Take a server that is free. Raises BadInput when none is."""
+        self._base_url, self._lock = _take(self._base_urls)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._lock)
 
     def reset(self, **columns: Any) -> str:
         """Begin an episode; the task and the first observation."""
@@ -66,3 +87,20 @@ class OpenEnv:
             raise ConnectionError(f"{self._base_url}{path} answered {error.code}") from error
         except urllib.error.URLError as error:
             raise ConnectionError(f"{self._base_url}{path} is away: {error.reason}") from error
+
+
+def _take(urls: Sequence[str]) -> tuple[str, int]:
+    """A server and the lock that keeps it; a process that dies gives its locks back."""
+    for url in urls:
+        name = hashlib.sha256(url.encode()).hexdigest()[:16]
+        lock = os.open(Path(tempfile.gettempdir()) / f"agrpo-openenv-{os.getuid()}-{name}", os.O_CREAT)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+        else:
+            return url, lock
+    raise BadInput(
+        f"no OpenEnv server is free: {len(urls)} given, and each holds one episode; give one for every rollout that "
+        "runs at the same time, or lower max_concurrent_rollouts"
+    )
