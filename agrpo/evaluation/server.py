@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from agrpo.errors import BadInput, ServerOutage
+from agrpo.errors import BadInput, Outage, ServerOutage
 from agrpo.inference.client import SamplingParams, ServerClient, is_healthy
 from agrpo.launch.child import last_lines, open_supervisor
 from agrpo.records import TurnRecord
@@ -23,7 +23,7 @@ RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 def serving(command: list[str], env: dict[str, str], url: str, log_path: Path, limit_s: float) -> Iterator[str]:
     """Run a server while the block works; its supervisor ends it when we are gone, however we go.
 
-    Raises BadInput with the end of its log when it dies before it answers, TimeoutError when it never does.
+    Raises BadInput with the end of its log when it dies before it answers, Outage when it never does.
     """
     log_path.parent.mkdir(parents=True, exist_ok=True)
     supervisor = open_supervisor(["--log", str(log_path.absolute()), "--", *command], env)
@@ -36,7 +36,7 @@ def serving(command: list[str], env: dict[str, str], url: str, log_path: Path, l
             if supervisor.poll() is not None:
                 raise BadInput(f"the server ended before it answered; the end of its log:\n{last_lines(log_path)}")
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the server does not answer after {limit_s:g} s: {last_lines(log_path)}")
+                raise Outage(f"the server does not answer after {limit_s:g} s; its log:\n{last_lines(log_path)}")
             time.sleep(_LOOK_EVERY_S)
         yield url
     finally:

@@ -112,7 +112,7 @@ class Launcher:
     def wait_for(self, kind: Kind, index: int = 0, timeout_s: float | None = None) -> int:
         """Wait until a child has done its work, restarts included; returns its exit code, which is 0.
 
-        Raises what `raise_if_failed` raises, and TimeoutError.
+        Raises what `raise_if_failed` raises, and Outage after `timeout_s`.
         """
         child = self._find(kind, index)
         self._wait(lambda: child.state in ("done", "stopped"), timeout_s, child, "is not done")
@@ -120,8 +120,8 @@ class Launcher:
             raise ChildFailed(f"{child.spec.name} was stopped before it had done its work")
         return exits.DONE
 
-    def wait_healthy(self, index: int = 0, timeout_s: float | None = None) -> None:
-        """Wait until a started server answers. Raises what `raise_if_failed` raises, and TimeoutError."""
+    def wait_healthy(self, index: int, timeout_s: float, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Wait until a started server answers. Raises what `raise_if_failed` and `meanwhile` raise, and Outage."""
         child = self._find("server", index)
         if self._healthy is None:
             raise BadInput("this launcher has no health check: give Launcher(..., healthy=...) one")
@@ -130,6 +130,7 @@ class Launcher:
             with contextlib.suppress(Outage):
                 rows = servers.servers(self.attempt.store, self.attempt.run_id)
                 return any(row.process_id == child.process_id and row.state == "healthy" for row in rows)
+            meanwhile()
             return False
 
         self._wait(answers, timeout_s, child, f"does not answer at {child.url}")
@@ -262,8 +263,7 @@ class Launcher:
             while not done():
                 self.raise_if_failed()
                 if deadline is not None and time.monotonic() >= deadline:
-                    end = child.log_end()
-                    raise TimeoutError(f"{child.spec.name} {late} after {timeout_s:g} s; {end}")
+                    raise Outage(f"{child.spec.name} {late} after {timeout_s:g} s; {child.log_end()}")
                 self._changed.wait(_TICK_S)
 
     def _check_lease(self) -> None:

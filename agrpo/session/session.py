@@ -19,6 +19,8 @@ from agrpo.store.leases import Outcome
 T = TypeVar("T")
 
 _TICK_S = 0.5
+_SOON_S = 5.0
+"""A server that was started elsewhere should have answered by then."""
 STOP_S = 8.0
 """From SIGTERM to SIGKILL at a stop: a person who pressed Ctrl-C waits 10 s at most."""
 
@@ -68,15 +70,20 @@ class Session:
             self._launcher.start(spec)
 
     def wait_healthy(self, index: int) -> None:
-        """Wait until a server answers. Raises ChildFailed or TimeoutError with the end of its log."""
+        """Wait until a server answers. Raises ChildFailed, RunStopped, or Outage when it takes too long."""
         limit_s = self.run.servers.start_timeout_s
         if not self.run.servers.urls:
-            return self._launcher.wait_healthy(index, limit_s)
-        deadline = time.monotonic() + limit_s
-        while self._ask(lambda: servers.servers(self.attempt.store, self.attempt.run_id))[index].state != "healthy":
+            return self._launcher.wait_healthy(index, limit_s, self._raise_if_stopped)
+        url, begun, told = self.run.servers.urls[index], time.monotonic(), False
+        while url not in self._ask(self._healthy_urls):
             self._launcher.raise_if_failed()
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"server {self.run.servers.urls[index]} does not answer for {limit_s:g} s; start it")
+            self._raise_if_stopped()
+            waited_s = time.monotonic() - begun
+            if waited_s > limit_s:
+                raise Outage(f"nobody answered at {url} for {limit_s:g} s: start that server, or mend servers.urls")
+            if waited_s > _SOON_S and not told:
+                self.enter(f"nobody answers at {url} yet; start that server, or mend servers.urls ({limit_s:g} s left)")
+                told = True
             time.sleep(_TICK_S)
 
     def start_worker(self, index: int) -> None:
@@ -98,8 +105,7 @@ class Session:
         """
         while (step := self.checkpoint_step()) <= after and not self.is_trained():
             self._launcher.raise_if_failed()
-            if self._ask(lambda: runs.get_run(self.attempt.store, self.attempt.run_id)).request == "stop":
-                raise RunStopped(f"run {self.run.name} was asked to stop")
+            self._raise_if_stopped()
             time.sleep(_TICK_S)
         return max(step, self.checkpoint_step())
 
@@ -129,6 +135,14 @@ class Session:
         num_own = 0 if self.run.servers.urls else self.run.servers.count
         adoptable = [specs.server(self.run, index, self._placement) for index in range(num_own)]
         self._ask(lambda: self._launcher.reap_leftovers(adoptable))
+
+    def _healthy_urls(self) -> set[str]:
+        rows = servers.servers(self.attempt.store, self.attempt.run_id)
+        return {row.url for row in rows if row.state == "healthy"}
+
+    def _raise_if_stopped(self) -> None:
+        if self._ask(lambda: runs.get_run(self.attempt.store, self.attempt.run_id)).request == "stop":
+            raise RunStopped(f"run {self.run.name} was asked to stop")
 
     def _ask(self, question: Callable[[], T]) -> T:
         """The store's answer, however long it is away: the launcher says when the lease has run out over it."""

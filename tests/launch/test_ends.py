@@ -31,5 +31,5 @@ def test_a_server_that_dies_before_it_answers_is_tried_once_more(attempt: Attemp
     with Launcher(attempt, tmp_path, healthy=lambda url: False) as launcher:
         launcher.start(shell(script, url="http://127.0.0.1:1"))
         with pytest.raises(BadInput, match=r"(?s)before it ever answered; mend what.*unrecognized arguments"):
-            launcher.wait_healthy(timeout_s=20)
+            launcher.wait_healthy(0, timeout_s=20)
     assert len(processes.all(attempt.store, "r1")) == 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agrpo.errors import BadInput, ChildFailed, LeaseHeld, LeaseLost
+from agrpo.errors import BadInput, ChildFailed, LeaseHeld, LeaseLost, Outage, RunStopped
 from agrpo.launch import exits
 from agrpo.launch.child import ChildSpec
 from agrpo.launch.launcher import Launcher
@@ -234,9 +234,7 @@ def test_a_server_that_does_not_come_up_in_time_shows_its_log(attempt: Attempt, 
     with Launcher(attempt, tmp_path, healthy=lambda url: False) as launcher:
         launcher.start(shell(f"echo loading; {SLEEP}", kind="server", url="http://127.0.0.1:1"))
         eventually(lambda: "loading" in (tmp_path / "server-0.log").read_text())
-        with pytest.raises(
-            TimeoutError, match=r"server 0 does not answer at http://127\.0\.0\.1:1 after 0\.5 s;.*\nloading"
-        ):
+        with pytest.raises(Outage, match=r"server 0 does not answer at http://127\.0\.0\.1:1 after 0\.5 s;.*\nloading"):
             launcher.wait_healthy(0, timeout_s=0.5)
 
 
@@ -251,7 +249,7 @@ def test_a_hung_child_is_ended_and_started_again(launcher: Launcher, store: Stor
 
 def test_waiting_has_a_limit_and_names_what_is_missing(launcher: Launcher) -> None:
     launcher.start(shell(SLEEP))
-    with pytest.raises(TimeoutError, match=r"worker 0 is not done after 0\.1 s"):
+    with pytest.raises(Outage, match=r"worker 0 is not done after 0\.1 s"):
         launcher.wait_for("worker", timeout_s=0.1)
     with pytest.raises(BadInput, match="there is no trainer 0"):
         launcher.wait_for("trainer")
@@ -271,3 +269,13 @@ def take_over(store: Store, attempt: Attempt) -> Attempt:
         leases.renew(attempt, ttl_s=-1.0)
         with contextlib.suppress(LeaseHeld):  # the lease's thread was quicker
             return leases.acquire(store, "r1", leases.this_process())
+
+
+def test_who_waits_for_a_server_may_be_called_away(attempt: Attempt, tmp_path: Path) -> None:
+    def leave() -> None:
+        raise RunStopped("asked to stop")
+
+    with Launcher(attempt, tmp_path, healthy=lambda url: False) as launcher:
+        launcher.start(shell(SLEEP, kind="server", url="http://127.0.0.1:1"))
+        with pytest.raises(RunStopped):
+            launcher.wait_healthy(0, timeout_s=30, meanwhile=leave)

@@ -4,16 +4,18 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from agrpo.errors import Outage, RunStopped
 from agrpo.launch.attach import attach
 from agrpo.launch.supervisor import read_stat
 from agrpo.runfile import RunFile, config_hash, parse, stored_config
 from agrpo.session import specs
 from agrpo.session.placement import placement
 from agrpo.session.session import Session
-from agrpo.store import Attempt, Store, leases, processes
+from agrpo.store import Attempt, Store, events, leases, processes, runs
 from agrpo.store.processes import Kind
 from tests.worlds.processes import eventually, is_running
 
@@ -74,6 +76,44 @@ def test_what_an_earlier_attempt_left_is_ended_before_anything_starts(
         assert not is_running(worker.pid) and not is_running(other.pid)
         assert is_running(fitting.pid)
         assert [record.pid for record in processes.live(store, run.name)] == [fitting.pid]
+
+
+@pytest.fixture
+def idle(tmp_path: Path) -> str:
+    """An interpreter that runs no server, whatever it is asked."""
+    path = tmp_path / "python"
+    path.write_text("#!/bin/sh\nexec sleep 300\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def with_servers(run: RunFile, **settings: Any) -> RunFile:
+    return run.model_copy(update={"servers": run.servers.model_copy(update=settings)})
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["by url", "started"])
+def test_a_stop_is_obeyed_while_a_server_starts(run: RunFile, store: Store, idle: str, given: bool) -> None:
+    run = with_servers(run, urls=[URL]) if given else with_servers(run, python=idle, orphan_grace_s=0.0)
+    with pytest.raises(RunStopped), Session(run, begin(run, store)) as session:
+        session.start_server(0)
+        runs.request(store, run.name, "stop")
+        session.wait_healthy(0)
+    assert runs.get_run(store, run.name).status == "stopped"
+    assert processes.live(store, run.name) == []
+
+
+def test_nobody_at_a_given_url_is_said_soon_and_ends_in_one_line(
+    run: RunFile, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agrpo.session.session._SOON_S", 0.1)
+    run = with_servers(run, urls=[URL], start_timeout_s=1.0)
+    told = f"nobody answered at {URL} for 1 s: start that server, or mend servers.urls"
+    with pytest.raises(Outage, match=told), Session(run, begin(run, store)) as session:
+        session.start_server(0)
+        session.wait_healthy(0)
+    phases = [event.message for event in events.events(store, run.name) if event.kind == "phase"]
+    assert phases[0].startswith(f"nobody answers at {URL} yet")
+    assert runs.get_run(store, run.name).status == "failed"
 
 
 def test_an_interrupt_meanwhile_stops_the_run(run: RunFile, store: Store) -> None:
