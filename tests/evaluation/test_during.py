@@ -79,7 +79,12 @@ def test_a_lost_lease_ends_it_in_the_middle_of_an_evaluation(tmp_path: Path, mon
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "held_out", raising=False)
     (tmp_path / "held_out.py").write_text("def rows():\n    return [{'prompt': 'x'}]\n")
-    given = {"name": "run", "model": {"path": "m"}, "data": {"rows": "held_out:rows"}, "rewards": ["a:c"]}
+    given = {
+        "name": "run",
+        "model": {"path": "m"},
+        "data": {"rows": "held_out:rows"},
+        "rewards": ["agrpo.rewards:think_format_reward"],
+    }
     run = parse({**given, "evaluation": {"steps": 1}}, "test")
     with ScriptedServer(lambda prompt, params, number: Answer(after_s=60.0)) as server:
         world = RunWorld(tmp_path, server)

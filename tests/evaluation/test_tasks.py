@@ -1,5 +1,6 @@
 """What makes two evaluations comparable."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from agrpo.runfile import RunFile, parse
 def asked(trainer: dict[str, Any] | None = None, **sections: Any) -> RunFile:
     """A run whose prompts are those of the quickstart."""
     given = {"name": "x", "model": {"path": "m"}, "data": {"rows": "examples/quickstart.py:prompts", "limit": 2}}
-    return parse({**given, "rewards": ["a:b"], "trainer": trainer or {}, **sections}, "test")
+    return parse(
+        {**given, "rewards": ["examples/quickstart.py:right_and_brief"], "trainer": trainer or {}, **sections}, "test"
+    )
 
 
 @pytest.mark.parametrize(
@@ -21,9 +24,9 @@ def asked(trainer: dict[str, Any] | None = None, **sections: Any) -> RunFile:
         asked({"chat_template_kwargs": {"enable_thinking": False}}),
         asked({"max_tool_calling_iterations": 2}),
         asked({"max_completion_length": 7}),
-        asked(tools=["a:add"]),
-        asked(loop="a:Loop"),
-        asked(rewards=["a:c"]),
+        asked(tools=["agrpo.callables:resolve_callable"]),
+        asked(loop="agrpo.rollout.loop:AsyncRolloutLoop"),
+        asked(rewards=["agrpo.rewards:think_format_reward"]),
         asked(evaluation={"num_samples": 3}),
     ],
     ids=lambda run: str(run.model_dump(exclude_defaults=True, exclude={"name", "model", "data"}))[:60],
@@ -34,3 +37,14 @@ def test_another_question_is_another_fingerprint(other: RunFile) -> None:
 
 def test_what_learning_alone_knows_changes_nothing() -> None:
     assert fingerprint(asked({"learning_rate": 1e-3}, name="y", limits={"restarts": 9})) == fingerprint(asked())
+
+
+def test_a_reward_that_was_mended_is_another_fingerprint_also_when_only_its_helper_was(tmp_path: Path) -> None:
+    file = tmp_path / "mended_scores.py"
+    code = "def reward(completions, **columns):\n    return [score(one) for one in completions]\n\n\n"
+    file.write_text(f"{code}def score(completion):\n    return 0.0\n")
+    run = asked(rewards=[f"{file}:reward"])
+    before = fingerprint(run)
+    assert fingerprint(run) == before
+    file.write_text(f"{code}def score(completion):\n    return len(completion)\n")
+    assert fingerprint(run) != before
