@@ -1,16 +1,15 @@
 """Every check, for a run file or for the machine alone."""
 
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 from agrpo.doctor.finding import Finding
 from agrpo.doctor.machine import check_disk, check_gpus, check_memory, check_port, check_server, check_shared_memory
-from agrpo.doctor.packages import check_packages, check_servers_environment
+from agrpo.doctor.packages import check_packages, check_servers_environment, installed
 from agrpo.doctor.places import check_store
 from agrpo.errors import BadInput
 from agrpo.runfile import RunFile
-from agrpo.session.check import check_input
+from agrpo.session.check import check_data, check_input
 from agrpo.session.placement import visible_gpus
 from agrpo.settings import ServerSettings
 
@@ -24,7 +23,7 @@ def examine(run: RunFile | None, store_url: str) -> Iterator[Finding]:
         yield from map(check_server, servers.urls)
     else:
         yield from check_servers_environment(servers.python, bool(gpus))
-    yield check_gpus(gpus, version("torch"))
+    yield check_gpus(gpus, installed("torch"))
     yield check_memory()
     yield check_shared_memory()
     yield check_disk(Path("runs") if run is None else run.run_dir)
@@ -37,6 +36,7 @@ def examine(run: RunFile | None, store_url: str) -> Iterator[Finding]:
 def _check_run(run: RunFile) -> Finding:
     try:
         check_input(run)
-    except BadInput as error:
+        check_data(run)
+    except (BadInput, ImportError) as error:
         return Finding("run file", "problem", str(error), "mend it, then ask again")
     return Finding("run file", "ok", f"run '{run.name}' could be started")

@@ -45,13 +45,14 @@ def check_shared_memory(folder: Path = Path("/dev/shm")) -> Finding:
     return Finding("shared memory", "ok", f"{free_gb:.1f} GB are free in {folder}")
 
 
-def check_gpus(there: Sequence[int], torch_version: str) -> Finding:
+def check_gpus(there: Sequence[int], torch_version: str | None) -> Finding:
     """GPUs, and whether this torch was built for them."""
     if not there:
         return Finding("gpus", "ok", "none: everything runs on CPUs")
-    if "+cpu" in torch_version:
+    if torch_version is None or "+cpu" in torch_version:
         do = "install the GPU build: EXTRAS=gpu,models,dev make setup"
-        return Finding("gpus", "problem", f"{len(there)} GPUs, but torch {torch_version} is a CPU build", do)
+        found = "no torch" if torch_version is None else f"torch {torch_version}, a CPU build"
+        return Finding("gpus", "problem", f"{len(there)} GPUs, but {found}", do)
     return Finding("gpus", "ok", f"{len(there)} GPUs, torch {torch_version}")
 
 

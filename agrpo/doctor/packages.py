@@ -27,18 +27,19 @@ print(json.dumps(found))
 def check_packages() -> list[Finding]:
     """Python and what pyproject.toml asks for."""
     python = ".".join(map(str, sys.version_info[:3]))
-    return [Finding("python", "ok", python), _requirements(), *_companions()]
+    return [Finding("python", "ok", python), _requirements(), *check_companions()]
 
 
 def _requirements() -> Finding:
+    if installed("agrpo") is None:
+        return Finding("packages", "problem", "agrpo is not installed in this environment", "install it: make setup")
     missing, there = [], {}
     for line in requires("agrpo") or []:
         wanted = Requirement(line)
         if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
             continue
-        try:
-            found = version(wanted.name)
-        except PackageNotFoundError:
+        found = installed(wanted.name)
+        if found is None:
             missing.append(f"{wanted} is missing")
             continue
         there[wanted.name] = found
@@ -50,9 +51,9 @@ def _requirements() -> Finding:
     return Finding("packages", "ok", ", ".join(f"{name} {there[name]}" for name in named if name in there))
 
 
-def _companions() -> list[Finding]:
+def check_companions() -> list[Finding]:
     """A torchvision built for another torch breaks every import of transformers."""
-    broken = [name for name in _COMPANIONS if _is_installed(name) and not _imports(name)]
+    broken = [name for name in _COMPANIONS if installed(name) is not None and not _imports(name)]
     do = f"nothing here needs it: pip uninstall {' '.join(broken)}"
     return [Finding("torchvision", "problem", f"{', '.join(broken)} does not fit this torch", do)] if broken else []
 
@@ -88,14 +89,18 @@ def _plugin(points: list[str], interpreter: str) -> Finding:
     return Finding("plugin", "problem", f"{interpreter} does not offer vLLM the weight plugin of agrpo", do)
 
 
-def _is_installed(name: str) -> bool:
+def installed(name: str) -> str | None:
+    """The version of a package; None where it is missing."""
     try:
-        version(name)
+        return version(name)
     except PackageNotFoundError:
-        return False
-    return True
+        return None
 
 
 def _imports(name: str) -> bool:
-    tried = subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True, timeout=_TRIAL_S)
+    """Not at all counts as well as not in time: it would hold up every import of transformers."""
+    try:
+        tried = subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True, timeout=_TRIAL_S)
+    except subprocess.TimeoutExpired:
+        return False
     return tried.returncode == 0

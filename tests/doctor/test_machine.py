@@ -22,6 +22,7 @@ def test_gpus_need_a_torch_that_was_built_for_them() -> None:
     assert check_gpus([], "2.13.0+cpu").level == "ok"
     assert check_gpus([0, 1], "2.13.0").level == "ok"
     assert check_gpus([0, 1], "2.13.0+cpu").level == "problem"
+    assert check_gpus([0, 1], None).says == "2 GPUs, but no torch"
 
 
 def test_a_server_that_does_not_answer_is_a_problem() -> None:

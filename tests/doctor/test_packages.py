@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from agrpo.doctor import packages
 from agrpo.doctor.packages import check_packages, check_servers_environment
 
 
@@ -41,3 +42,11 @@ def test_an_interpreter_that_is_not_there_is_one_problem() -> None:
     [found] = check_servers_environment("/nowhere/python", False)
     assert found.level == "problem"
     assert check_servers_environment(sys.executable, False)[-1].level == "ok"
+
+
+def test_a_missing_package_has_no_version_and_one_that_hangs_counts_as_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert packages.installed("no-such-package") is None
+    monkeypatch.setattr(packages, "_TRIAL_S", 0.1)
+    monkeypatch.setattr(packages, "_COMPANIONS", ("torch",))
+    [found] = packages.check_companions()
+    assert (found.level, found.says) == ("problem", "torch does not fit this torch")
