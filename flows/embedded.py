@@ -1,7 +1,6 @@
 """Prefect's API for a flow that is started from the command line: the configured one, else a server of its own."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -16,8 +15,11 @@ from prefect.logging.handlers import APILogHandler
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from agrpo.errors import Outage
+from agrpo.inference.command import free_port
 from agrpo.launch import supervisor
 from agrpo.launch.child import last_lines
+from flows.api import require_api
+from flows.telemetry import NO_TELEMETRY
 
 _START_LIMIT_S = 120.0
 _FLUSH_LIMIT_S = 3.0
@@ -25,8 +27,7 @@ _QUIET = {
     "PREFECT_UI_ENABLED": "0",
     "PREFECT__SERVER_EPHEMERAL": "1",
     "PREFECT__SERVER_FINAL": "1",
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "DO_NOT_TRACK": "1",
+    **NO_TELEMETRY,
 }
 
 
@@ -36,11 +37,13 @@ def prefect_api(log_path: Path) -> Iterator[None]:
 
     Prefect's own temporary server shares our process group, so Ctrl-C would end it before it hears how the run ended;
     ours lives in a session of its own and writes the same history, which `prefect server start` shows later.
+    Raises Outage when the configured one is away.
     """
     if PREFECT_API_URL.value():
+        require_api()
         yield
         return
-    port = _free_port()
+    port = free_port()
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with _supervised(port, log_path) as server:
         _wait(f"http://127.0.0.1:{port}/api/health", server, log_path)
@@ -75,12 +78,6 @@ def _supervised(port: int, log_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         server.terminate()
         server.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def _wait(url: str, server: subprocess.Popen[bytes], log_path: Path) -> None:

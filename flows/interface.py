@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from agrpo.doctor.machine import is_taken
 from agrpo.errors import BadInput
+from flows.telemetry import NO_TELEMETRY
 
 HOST = "127.0.0.1"
 
@@ -16,10 +17,9 @@ def server_environment(port: int) -> dict[str, str]:
         "PREFECT_SERVER_API_HOST": HOST,
         "PREFECT_SERVER_API_PORT": str(port),
         "PREFECT_API_URL": f"http://{HOST}:{port}/api",
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
-        "DO_NOT_TRACK": "1",
+        **NO_TELEMETRY,
     }
 
 
