@@ -92,6 +92,10 @@ class RunFile(Section):
         """Where this run keeps checkpoints and logs."""
         return Path(self.output) / self.name
 
+    def kept_in(self, run_dir: str | Path) -> Self:
+        """The same settings with the folder that the store names: a relative `output` depends on where one stands."""
+        return self.model_copy(update={"output": str(Path(run_dir).parent)})
+
     @property
     def store_url(self) -> str:
         """The store in use: AGRPO_DATABASE_URL where it is set and not empty, else the run file's."""

@@ -195,3 +195,9 @@ def test_every_key_is_described(here: Path) -> None:
 
     sections = [section for section in runfile.Section.__subclasses__() if section is not runfile.RunFile]
     assert [name for section in sections for name in undescribed(section)] == []
+
+
+def test_a_run_is_kept_where_the_store_says_wherever_one_stands(here: Path) -> None:
+    run = runfile.load("run.yaml")
+    assert run.run_dir == Path("runs/small")
+    assert run.kept_in("/far/away/small").run_dir == Path("/far/away/small")
