@@ -1,0 +1,95 @@
+"""`agrpo train` and `agrpo resume` until the run begins: which store, whose run, what is in the way."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agrpo import runfile
+from agrpo.store import Attempt, Store, leases, runs
+from tests.worlds.tiny_run import AGRPO
+
+MODULE = """
+import os, signal
+from pathlib import Path
+
+def rows():
+    return [{"prompt": [{"role": "user", "content": "1"}]}]
+
+def interrupted():
+    \"\"\"Ctrl-C comes when Prefect's flow looks at the data, which the command has done before.\"\"\"
+    if Path("seen").exists():
+        os.kill(os.getpid(), signal.SIGINT)
+    Path("seen").touch()
+    return rows()
+
+def reward(completions, **columns):
+    return [0.0 for _ in completions]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder in which `agrpo train run.yaml` would start a run."""
+    (tmp_path / "mine.py").write_text(MODULE)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    content: dict[str, Any] = {"name": "x", "model": {"path": "./model"}, "data": {"rows": "mine.py:rows"}}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(content | {"rewards": ["mine.py:reward"]}))
+    return tmp_path
+
+
+@pytest.fixture
+def attempt(folder: Path) -> Iterator[Attempt]:
+    """An attempt of this process at the run, in a store of its own."""
+    store = Store.open(f"sqlite:///{folder}/own/agrpo.db")
+    store.migrate()
+    run = runfile.load(folder / "run.yaml")
+    config, digest = runfile.stored_config(run), runfile.config_hash(run)
+    runs.create_run(store, "x", config, digest, str(folder / "runs" / "x"))
+    attempt = leases.acquire(store, "x", leases.this_process())
+    runs.set_status(attempt, "running")
+    yield attempt
+    store.close()
+
+
+def agrpo(folder: Path, *arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    settings = {"PREFECT_HOME": str(folder / "prefect"), "PREFECT_API_URL": "", "AGRPO_DATABASE_URL": "", **env}
+    return subprocess.run(
+        [AGRPO, *arguments], cwd=folder, capture_output=True, text=True, env={**os.environ, **settings}
+    )
+
+
+def test_the_store_that_is_named_wins_over_the_variable(folder: Path, attempt: Attempt) -> None:
+    runs.set_status(attempt, "finished")
+    leases.release(attempt, "finished")
+    other = f"sqlite:///{folder}/other/agrpo.db"
+    ended = agrpo(folder, "resume", "x", "--store", attempt.store.url, AGRPO_DATABASE_URL=other)
+    assert (ended.returncode, "x (finished)" in ended.stdout) == (0, True), ended
+    assert not (folder / "other").exists()
+
+
+def test_new_data_is_not_accepted_for_a_run_that_somebody_runs(folder: Path, attempt: Attempt) -> None:
+    runs.check_data(attempt, "fingerprint")
+    ended = agrpo(folder, "resume", "x", "--store", attempt.store.url, "--accept-new-data")
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+    assert "is held by process" in ended.stderr
+    assert runs.get_run(attempt.store, "x").data_fingerprint == "fingerprint"
+
+
+def test_a_prefect_server_that_is_away_is_one_line(folder: Path) -> None:
+    ended = agrpo(folder, "train", "run.yaml", PREFECT_API_URL="http://me:secret@127.0.0.1:1/api")
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1), ended
+    assert "Prefect's server at http://me@127.0.0.1:1/api does not answer" in ended.stderr
+    assert "agrpo ui" in ended.stderr and "unset" in ended.stderr
+    assert not (folder / "runs").exists()
+
+
+def test_ctrl_c_before_the_run_is_in_the_store_ends_with_130(folder: Path) -> None:
+    ended = agrpo(folder, "train", "run.yaml", "--set", "data.rows=mine.py:interrupted")
+    assert (ended.returncode, ended.stderr) == (130, ""), ended
+    assert "stopped before it began" in ended.stdout
