@@ -147,8 +147,8 @@ class ServerSettings(Section):
 class WorkerSettings(Section):
     """The processes that turn prompts into scored samples."""
 
-    count: int = Field(default=1, ge=1)
-    """How many rollout workers to run."""
+    count: int = Field(default=1, ge=0)
+    """How many rollout workers to run beside the trainer; 0: all of them run elsewhere, by `agrpo worker RUN`."""
 
 
 class StoreSettings(Section):

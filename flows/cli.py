@@ -1,5 +1,6 @@
 """The `agrpo` command. What needs no Prefect lives in agrpo/cli and is reached without importing it."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from agrpo.cli.runs import print_runs
 from agrpo.cli.show import print_run
 from agrpo.cli.stores import opened
 from agrpo.errors import AgrpoError, BadInput
+from agrpo.store import leases
 from agrpo.store import runs as stored_runs
 from flows.judging import JUDGING
 from flows.looking import LOOKING
@@ -74,11 +76,28 @@ def resume(run: str, *, accept_new_data: Switch = False, store: StoreUrl = None,
 
     with opened(store) as opened_store:
         config = stored_runs.get_run(opened_store, run).config
-        url = opened_store.url
         if accept_new_data:
+            leases.refuse_held(opened_store, run)  # whose prompts are known by their place in the old data
             stored_runs.accept_data(opened_store, run)
-    settings = runfile.parse({**config, "store": {**config["store"], "url": url}}, f"run {run}")
-    return _run(settings, as_json)
+        # It wins over every other place, here and in the processes of the run.
+        os.environ["AGRPO_DATABASE_URL"] = opened_store.url
+    return _run(runfile.parse(config, f"run {run}"), as_json)
+
+
+@app.command
+def worker(run: str, *, store: StoreUrl = None) -> int:
+    """Work for a run on this machine: generate and score, until it is finished. Started on every further machine.
+
+    Example: agrpo worker several-machines --store postgresql://agrpo@database/agrpo
+
+    Parameters
+    ----------
+    store
+        The URL of the run's store, where it is neither AGRPO_DATABASE_URL nor the default.
+    """
+    from agrpo.cli.worker import work
+
+    return work(store, run)
 
 
 @app.command

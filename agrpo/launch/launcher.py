@@ -18,7 +18,7 @@ from agrpo.launch import adopt, exits
 from agrpo.launch.child import ChildProcess, ChildSpec, end_all, last_lines
 from agrpo.launch.ends import give_up, may_restart
 from agrpo.launch.health import Healthy, ServerWatch
-from agrpo.launch.lease import LeaseKeeper
+from agrpo.launch.lease import LeaseFollower, LeaseKeeper
 from agrpo.launch.loops import LoopWatch
 from agrpo.launch.standby import Standby
 from agrpo.launch.tracked import ChildView, Tracked, backoff_s, giving_up, open_process, register
@@ -38,7 +38,9 @@ class Launcher:
         healthy: Healthy | None = None,
         lease_ttl_s: float = 30.0,
         renew_every_s: float = 5.0,
+        owns_run: bool = True,
     ) -> None:
+        """`owns_run`: keep the lease; else another launcher does, and this one works for its attempt while it lasts."""
         self.attempt = attempt
         self.run_dir = run_dir
         """Where log paths that are not absolute begin."""
@@ -48,8 +50,9 @@ class Launcher:
         self._lost = False
         self._stopping = threading.Event()
         self._changed = threading.Condition(threading.RLock())
-        self._lease = LeaseKeeper(attempt, lease_ttl_s, renew_every_s, self._fail)
-        self.loops = LoopWatch(attempt)
+        keeper = LeaseKeeper if owns_run else LeaseFollower
+        self._lease = keeper(attempt, lease_ttl_s, renew_every_s, self._fail)
+        self.loops = LoopWatch(attempt, owns_run)
         self._threads = [threading.Thread(target=self._supervise, name="supervision", daemon=True)]
         self._watch = None if healthy is None else ServerWatch(attempt, healthy, self.live_servers, self.end_hung)
         if self._watch is not None:
@@ -127,10 +130,10 @@ class Launcher:
             raise BadInput("this launcher has no health check: give Launcher(..., healthy=...) one")
 
         def answers() -> bool:
+            meanwhile()
             with contextlib.suppress(Outage):
                 rows = servers.servers(self.attempt.store, self.attempt.run_id)
                 return any(row.process_id == child.process_id and row.state == "healthy" for row in rows)
-            meanwhile()
             return False
 
         self._wait(answers, timeout_s, child, f"does not answer at {child.url}")

@@ -63,3 +63,16 @@ class LeaseKeeper:
                 continue
             except Exception as error:
                 return self._on_lost(error)
+
+
+class LeaseFollower(LeaseKeeper):
+    """Renews nothing: looks whether the lease is still that of an attempt whose launcher is elsewhere."""
+
+    def is_surely_held(self) -> bool:
+        """Never: only the launcher that keeps it could know without asking."""
+        return False
+
+    def renew(self) -> None:
+        """Look now. Raises LeaseLost after a takeover, Outage when the store does not answer."""
+        self._attempt.check()
+        self._trying_since = None

@@ -9,17 +9,23 @@ from collections.abc import Callable, Sequence
 
 from agrpo.errors import Outage
 from agrpo.launch.tracked import Tracked
-from agrpo.store import Attempt, processes
+from agrpo.store import Attempt, events, processes
 from agrpo.store.processes import Kind
 
 _EVERY_S = 5.0
+MACHINE = "machine"
+"""The loop of whoever looks after a worker on another machine."""
+_MACHINE_SILENCE_S = 20.0
 
 
 class LoopWatch:
     """Listens to the loops of a run's processes."""
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: Attempt, owns_run: bool = True) -> None:
+        """`owns_run`: give up workers on other machines that are silent; nobody else would."""
         self._attempt = attempt
+        self._owns_run = owns_run
+        self._seen_at: dict[int, float] = {}
         self._said: dict[tuple[Kind, int, str], float] = {}
         self._heard_at: dict[tuple[Kind, int, str], float] = {}
         self._process_ids: dict[tuple[Kind, int], int] = {}
@@ -64,6 +70,21 @@ class LoopWatch:
                              f"(limit {limit_s:.0f} s)")  # fmt: skip
                     self._forget(child)  # once: it has its time to end
                     break
+        if self._owns_run:
+            self._give_up_silent({child.process_id for child in children})
+
+    def _give_up_silent(self, own: set[int]) -> None:
+        """End the rows of workers whose machine is silent: nobody here can see whether they live."""
+        now = time.monotonic()
+        for record in processes.live(self._attempt.store, self._attempt.run_id):
+            if record.kind != "worker" or record.id in own or record.token != self._attempt.token:
+                continue
+            seen_at = self._seen_at.setdefault(record.id, now)
+            silent_s = now - max(seen_at, self._heard_at.get((record.kind, record.index, MACHINE), seen_at))
+            if silent_s > _MACHINE_SILENCE_S:
+                reason = f"worker {record.index} on {record.host} is given up: silent for {silent_s:.0f} s"
+                processes.ended(self._attempt, record.id, None, reason)
+                events.add(self._attempt, "given_up", reason, process_id=record.id, pid=record.pid)
 
     def _forget(self, child: Tracked) -> None:
         kind, index = child.spec.kind, child.spec.index

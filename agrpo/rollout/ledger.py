@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from agrpo.errors import AgrpoError, BadInput
 from agrpo.records import GroupCommit
-from agrpo.store import Attempt, drafts, events, groups, metrics, processes, servers, workers
+from agrpo.store import Attempt, Membership, drafts, events, groups, metrics, processes, servers, workers
 from agrpo.store.drafts import Draft, NewTurn
 from agrpo.store.groups import Claim
 from agrpo.store.servers import ServerRecord
@@ -55,7 +55,7 @@ class Ledger:
     """Claims, commits and words about this worker, written under its attempt."""
 
     def __init__(self, attempt: Attempt, process_id: int) -> None:
-        self._attempt = attempt
+        self._attempt = Membership(attempt.store, attempt.run_id, attempt.token, process_id)
         self._process_id = process_id
         self._index = _worker_index(attempt, process_id)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
@@ -142,7 +142,7 @@ class Ledger:
         def distrust() -> None:
             server_id = servers.register(self._attempt, server.url, server.index, server.process_id, server.info)
             servers.set_state(self._attempt, server_id, "healthy")
-            events.add(self._attempt, "server_lost_weights", f"{server.url} serves weights this run never published")
+            events.add(self._attempt, "server_lost_weights", f"{server.url} serves other weights than it had confirmed")
 
         await self._call(distrust)
 

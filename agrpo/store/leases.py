@@ -12,7 +12,18 @@ from agrpo.store.attempt import Attempt
 from agrpo.store.host import Holder, boot_clock_s, is_alive, same_boot, this_process
 from agrpo.store.store import Store
 
-__all__ = ["AttemptRecord", "Holder", "Outcome", "acquire", "attempts", "held_s", "release", "renew", "this_process"]
+__all__ = [
+    "AttemptRecord",
+    "Holder",
+    "Outcome",
+    "acquire",
+    "attempts",
+    "current",
+    "held_s",
+    "release",
+    "renew",
+    "this_process",
+]
 
 Outcome = Literal["finished", "stopped", "failed"]
 _attempts, _runs = schema.attempts.c, schema.runs.c
@@ -82,6 +93,14 @@ def release(attempt: Attempt, outcome: Outcome) -> None:
         connection.execute(update(schema.attempts).where(_is(attempt)).values(**ended))
 
 
+def current(store: Store, run_id: str) -> Attempt | None:
+    """The attempt that works on the run now; None while nobody does."""
+    query = select(schema.attempts).join(schema.runs).where(_attempts.run_id == run_id, _attempts.token == _runs.token)
+    with store.read() as connection:
+        row = connection.execute(query.where(_attempts.ended_at.is_(None))).one_or_none()
+        return None if row is None or _left_s(connection, row) <= 0 else Attempt(store, run_id, row.token)
+
+
 def attempts(store: Store, run_id: str) -> list[AttemptRecord]:
     """Every attempt at the run, first to last."""
     query = select(schema.attempts).where(_attempts.run_id == run_id).order_by(_attempts.token)
@@ -116,15 +135,20 @@ def _check_free(connection: Connection, run_id: str, token: int, silent: Attempt
     if row is None or row.ended_at is not None or _record(row) == silent:
         return
     holder = _record(row).holder
-    if same_boot(holder):
-        left_s = row.expires_boot_s - boot_clock_s() if is_alive(holder) else 0.0
-    else:
-        left_s = row.expires_at - _now(connection)
+    left_s = _left_s(connection, row)
     if left_s > 0:
         raise LeaseHeld(
             f"run {run_id!r} is held by process {holder.pid} on {holder.host} (attempt {token}) for {left_s:.0f} s "
             "unless it renews: wait, or stop that process"
         )
+
+
+def _left_s(connection: Connection, row: Row[Any]) -> float:
+    """For how long an attempt that has not ended is still owned; 0 or less when its holder is dead or silent."""
+    holder = _record(row).holder
+    if same_boot(holder):
+        return float(row.expires_boot_s) - boot_clock_s() if is_alive(holder) else 0.0
+    return float(row.expires_at) - _now(connection)
 
 
 def _num_unclean(connection: Connection, run_id: str) -> int:

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from agrpo.errors import LeaseLost, StoreOutage
-from agrpo.launch.lease import LeaseKeeper
+from agrpo.launch.lease import LeaseFollower, LeaseKeeper
 from agrpo.store import Attempt, Store, leases
 from tests.worlds.processes import eventually
 
@@ -61,3 +61,16 @@ def test_an_outage_costs_the_lease_only_when_its_time_is_over(store: Store, atte
     assert keeper.is_surely_held()
     keeper.stop()
     assert lost == []
+
+
+def test_a_follower_renews_nothing_and_notices_a_takeover(store: Store, attempt: Attempt) -> None:
+    lost: list[Exception] = []
+    follower = LeaseFollower(attempt, ttl_s=30.0, every_s=0.05, on_lost=lost.append)
+    before = leases.attempts(store, "r1")[-1].renewed_at
+    follower.start()
+    assert leases.attempts(store, "r1")[-1].renewed_at == before and not follower.is_surely_held()
+    leases.release(attempt, "stopped")
+    leases.acquire(store, "r1", leases.this_process())
+    eventually(lambda: lost)
+    assert isinstance(lost[0], LeaseLost)
+    follower.stop()

@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import text
 
 from agrpo.launch.launcher import Launcher
-from agrpo.launch.loops import LoopWatch
-from agrpo.store import Attempt, Store, events, processes
+from agrpo.launch.loops import MACHINE, LoopWatch
+from agrpo.store import Attempt, Store, events, groups, processes, workers
 from tests.launch.test_launcher import SLEEP, shell
 from tests.worlds.processes import eventually, stays
 
@@ -106,3 +106,35 @@ def test_the_next_process_has_its_own_time(launcher: Launcher, store: Store) -> 
     eventually(lambda: launcher.children()[0].restarts == 1)
     stays(lambda: len(hung(store)) == 1, for_s=0.8)
     assert launcher.children()[0].restarts == 1
+
+
+def test_a_worker_elsewhere_lives_while_its_machine_speaks_and_frees_its_claims_when_it_is_silent(
+    launcher: Launcher, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trainer waits for groups in flight: those of a machine that went away must not be waited for."""
+    monkeypatch.setattr("agrpo.launch.loops._MACHINE_SILENCE_S", 0.4)
+    attempt = launcher.attempt
+    own = launcher.start(shell(SLEEP))
+    number = processes.register(attempt, "worker", 1, 1, 1, 1, "log")
+    groups.claim(attempt, number, 1)
+    workers.state(attempt, number, 1, True, False, 0)
+
+    def speaks() -> bool:
+        processes.beat(attempt, "worker", 1, MACHINE)
+        return [record.id for record in processes.live(store, "r1")] == [own, number]
+
+    stays(speaks, for_s=1.0)
+    eventually(lambda: workers.states(store, "r1") == [], within_s=5)
+    assert [record.id for record in processes.live(store, "r1")] == [own]
+    assert [group.claimed_by for group in groups.groups(store, "r1")] == [None]
+    (event,) = [event for event in events.events(store, "r1") if event.kind == "given_up"]
+    assert event.message.startswith("worker 1 on ") and "silent for" in event.message
+
+
+def test_a_launcher_elsewhere_gives_up_nobody(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agrpo.launch.loops._MACHINE_SILENCE_S", 0.0)
+    number = processes.register(attempt, "worker", 1, 1, 1, 1, "log")
+    watch = LoopWatch(attempt, owns_run=False)
+    for _ in range(2):
+        watch.check([], lambda process_id, reason: None)
+    assert [record.id for record in processes.live(attempt.store, "r1")] == [number]

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import update
 
 from agrpo.errors import AttemptsExhausted, BadInput, LeaseHeld, LeaseLost
-from agrpo.store import Store, groups, leases, runs, schema
+from agrpo.store import Attempt, Store, groups, leases, runs, schema
 from agrpo.store.host import Holder, boot_id, host_name, process_started
 from tests.worlds.small_groups import DEAD, start_run, start_worker
 
@@ -157,3 +157,17 @@ def test_wall_time_is_the_sum_of_the_attempts(store):
         for token, values in times.items():
             connection.execute(update(schema.attempts).where(schema.attempts.c.token == token).values(**values))
     assert runs.get_run(store, attempt.run_id).wall_s == pytest.approx(20.0, abs=1.0)
+
+
+def test_the_current_attempt_is_the_one_whose_holder_lives_and_has_not_ended(store):
+    attempt = start_run(store, holder=leases.this_process())
+    assert leases.current(store, "small") == attempt
+    leases.release(attempt, "stopped")
+    assert leases.current(store, "small") is None
+    leases.acquire(store, "small", DEAD)
+    assert leases.current(store, "small") is None
+    leases.release(Attempt(store, "small", 2), "stopped")
+    elsewhere = leases.acquire(store, "small", ELSEWHERE)
+    assert leases.current(store, "small") == elsewhere
+    leases.renew(elsewhere, ttl_s=-1.0)
+    assert leases.current(store, "small") is None
