@@ -19,6 +19,7 @@ _HOMES = {
     "AsyncRolloutLoop": "agrpo.rollout.loop",
     "AgentTask": "agrpo.harness.loop",
     "HarnessAsyncGRPOTrainer": "agrpo.harness.trainer",
+    "HarnessRolloutLoop": "agrpo.harness.loop",
     "Rollout": "agrpo.records",
     "RolloutGroup": "agrpo.records",
     "TurnRecord": "agrpo.records",

@@ -7,15 +7,29 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextvars import Context
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
 
 from agrpo.errors import PromptTooLong, RequestRefused
-from agrpo.harness.messages import UnreadableMessage, outgoing
-from agrpo.harness.session import Exchange, Session
+from agrpo.harness.messages import BadRequest, outgoing
+from agrpo.harness.request import ChatRequest, read_request
+from agrpo.harness.session import ContextFull, Exchange, Session
 
 MAX_REQUEST_BYTES = 64 * 2**20
+TOO_LONG = "context_length_exceeded"
+"""OpenAI's code for a conversation that the model cannot hold."""
+OVER = "this rollout is over; an agent may only ask until it returns"
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A session that is being served."""
+
+    session: Session
+    context: Context
+    in_flight: set[asyncio.Task[Exchange]] = field(default_factory=set)
 
 
 class Endpoint:
@@ -23,7 +37,7 @@ class Endpoint:
 
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
-        self._sessions: dict[str, tuple[Session, Context]] = {}
+        self._open: dict[str, _Open] = {}
         self._runner: web.AppRunner | None = None
         self._address = ""
 
@@ -32,7 +46,8 @@ class Endpoint:
         app = web.Application(client_max_size=MAX_REQUEST_BYTES)
         app.router.add_post("/{key}/v1/chat/completions", self._complete)
         app.router.add_get("/{key}/v1/models", self._models)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        # A client that has gone away, to ask again perhaps, must not leave a turn that its agent never saw.
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         host, port = self._runner.addresses[0][:2]
@@ -45,62 +60,83 @@ class Endpoint:
 
     @contextlib.contextmanager
     def open(self, session: Session, context: Context) -> Iterator[tuple[str, str]]:
-        """Serve a session; the base URL and API key for its agent. Requests run in the rollout's own context."""
+        """Serve a session; the base URL and API key for its agent. Requests run in the rollout's own context.
+
+        What is still being answered at the end is cancelled.
+        """
         key = secrets.token_hex(16)
-        self._sessions[key] = session, context
+        opened = self._open[key] = _Open(session, context)
         try:
             yield f"{self._address}/{key}/v1", key
         finally:
-            del self._sessions[key]
+            del self._open[key]
+            for task in opened.in_flight:
+                task.cancel()
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": self._model_name, "object": "model"}]})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
-        if request.match_info["key"] not in self._sessions:
-            return _refusal(404, "this rollout is over; an agent may only ask until it returns")
-        session, context = self._sessions[request.match_info["key"]]
-        body = await request.json()
-        if body.get("n", 1) != 1:
-            return _refusal(400, "n: one completion at a time is recorded")
-        answer = session.answer(body["messages"], body.get("tools") or [])
+        opened = self._open.get(request.match_info["key"])
+        if opened is None:
+            return _refusal(404, OVER)
         try:
-            exchange = await asyncio.get_running_loop().create_task(answer, context=context)
-        except UnreadableMessage as error:
+            asked = read_request(await request.json())
+        except BadRequest as error:
             return _refusal(400, str(error))
+        except ValueError as error:
+            return _refusal(400, f"the body is no JSON: {error}")
+        try:
+            exchange = await self._answer(opened, asked)
+        except (ContextFull, PromptTooLong) as error:
+            return _refusal(400, str(error), TOO_LONG)
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            return _refusal(404, OVER)
         except Exception as error:
-            session.error = error
-            is_final = isinstance(error, PromptTooLong | RequestRefused)
-            return _refusal(400 if is_final else 503, str(error))
-        number = len(session.exchanges)
-        return await self._stream(request, exchange, number) if body.get("stream") else self._whole(exchange, number)
+            return _refusal(400 if isinstance(error, RequestRefused) else 503, str(error))
+        return await self._stream(request, exchange, asked) if asked.stream else self._whole(exchange)
 
-    def _whole(self, exchange: Exchange, number: int) -> web.Response:
-        message = outgoing(exchange.reply, number)
+    async def _answer(self, opened: _Open, asked: ChatRequest) -> Exchange:
+        task = asyncio.get_running_loop().create_task(opened.session.answer(asked), context=opened.context)
+        opened.in_flight.add(task)
+        task.add_done_callback(opened.in_flight.discard)
+        return await task
+
+    def _whole(self, exchange: Exchange) -> web.Response:
+        message = outgoing(exchange.reply, exchange.number)
         choice = {"index": 0, "message": message, "finish_reason": _finish_reason(exchange, message), "logprobs": None}
-        return web.json_response(
-            {**self._head(number, "chat.completion"), "choices": [choice], "usage": _usage(exchange)}
-        )
+        head = self._head(exchange, "chat.completion")
+        return web.json_response({**head, "choices": [choice], "usage": _usage(exchange)})
 
-    async def _stream(self, request: web.Request, exchange: Exchange, number: int) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, exchange: Exchange, asked: ChatRequest) -> web.StreamResponse:
         """The whole answer as one event, for agents that only know streams."""
-        message = outgoing(exchange.reply, number)
+        message = outgoing(exchange.reply, exchange.number)
         calls = [{"index": i, **call} for i, call in enumerate(message.get("tool_calls", []))]
         delta = {**message, "tool_calls": calls} if calls else message
-        choices = [
-            {"index": 0, "delta": delta, "finish_reason": None},
-            {"index": 0, "delta": {}, "finish_reason": _finish_reason(exchange, message)},
+        last = {"index": 0, "delta": {}, "finish_reason": _finish_reason(exchange, message)}
+        events: list[dict[str, Any]] = [
+            {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
+            {"choices": [last]},
         ]
+        if asked.usage_in_stream:
+            events.append({"choices": [], "usage": _usage(exchange)})
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        for choice in choices:
-            chunk = {**self._head(number, "chat.completion.chunk"), "choices": [choice]}
+        for event in events:
+            chunk = {**self._head(exchange, "chat.completion.chunk"), **event}
             await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
         await response.write(b"data: [DONE]\n\n")
         return response
 
-    def _head(self, number: int, kind: str) -> dict[str, Any]:
-        return {"id": f"turn-{number}", "object": kind, "created": int(time.time()), "model": self._model_name}
+    def _head(self, exchange: Exchange, kind: str) -> dict[str, Any]:
+        return {"id": f"turn-{exchange.number}", "object": kind, "created": int(time.time()), "model": self._model_name}
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _finish_reason(exchange: Exchange, message: dict[str, Any]) -> str:
@@ -114,6 +150,6 @@ def _usage(exchange: Exchange) -> dict[str, int]:
     return {"prompt_tokens": num_prompt, "completion_tokens": num_output, "total_tokens": num_prompt + num_output}
 
 
-def _refusal(status: int, message: str) -> web.Response:
+def _refusal(status: int, message: str, code: str | None = None) -> web.Response:
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return web.json_response({"error": {"message": message, "type": kind, "code": None}}, status=status)
+    return web.json_response({"error": {"message": message, "type": kind, "code": code}}, status=status)

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsFloat
 
 from agrpo.errors import BadInput
 from agrpo.harness.endpoint import Endpoint
 from agrpo.harness.session import Session
-from agrpo.records import Message, Rollout
+from agrpo.records import Message, Rollout, TurnRecord
 from agrpo.rollout.loop import AsyncRolloutLoop, rollout_place
 
 
@@ -47,18 +47,23 @@ class HarnessRolloutLoop(AsyncRolloutLoop):
         await self._endpoint.close()
 
     async def generate_one(self, prompt: list[Message], tools: list[Callable[..., Any]], group_id: int = 0) -> Rollout:
-        """Run the agent; its errors are a bug, except when the endpoint could not serve it."""
-        session = Session(self.chat, self.generate_one_turn)
+        """Run the agent; its errors are a bug, except when the endpoint could not serve it.
+
+        One that gives up because its conversation is too long leaves a rollout of the turns it had.
+        """
+        session = Session(self.chat, self._sample)
         with self._endpoint.open(session, copy_context()) as (base_url, api_key):
             task = AgentTask(base_url, api_key, self.model_name, prompt, _columns())
             try:
                 reward = await self.threads.run(self._agent, {"task": task}, self._agent_timeout_s)
-            except Exception:
-                if session.error is None:
+            except Exception as error:
+                if session.error is not None:
+                    raise session.error from error
+                if not session.is_full:
                     raise
-                reward = None  # the endpoint's own error says why
-        if session.error is not None:
-            raise session.error
+                reward = None
+        if session.unanswered is not None:
+            raise session.unanswered
         return Rollout(
             session.completion(),
             [token_id for turn in session.turns for token_id in turn.output_ids],
@@ -68,6 +73,12 @@ class HarnessRolloutLoop(AsyncRolloutLoop):
             reward=_checked(reward),
         )
 
+    async def _sample(self, prompt_ids: list[int], max_tokens: int | None) -> TurnRecord:
+        place = rollout_place.get()
+        if place is not None:
+            place.max_tokens = max_tokens
+        return await self.generate_one_turn(prompt_ids)
+
 
 def _columns() -> dict[str, Any]:
     place = rollout_place.get()
@@ -75,6 +86,8 @@ def _columns() -> dict[str, Any]:
 
 
 def _checked(reward: Any) -> float | None:
-    if reward is None or (isinstance(reward, int | float) and not isinstance(reward, bool)):
-        return reward
+    if reward is None:
+        return None
+    if isinstance(reward, SupportsFloat):
+        return float(reward)
     raise BadInput(f"the agent returned {str(reward)[:200]!r}; return its reward as a number, or None")

@@ -3,19 +3,30 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
-from agrpo.harness.messages import fingerprint, incoming
+from agrpo.errors import MalformedAnswer, PromptTooLong, RequestRefused
+from agrpo.harness.messages import fingerprint
+from agrpo.harness.request import ChatRequest
 from agrpo.records import Message, TurnRecord
 from agrpo.rollout.conversation import ChatFormat
+from agrpo.rollout.outages import is_outage
 from agrpo.tools.calls import Schema
 from agrpo.tools.reading import Reply
+
+Sample = Callable[[list[int], int | None], Awaitable[TurnRecord]]
+"""Prompt and most tokens wanted, to a turn."""
+
+
+class ContextFull(Exception):
+    """A conversation that has grown so long that it leaves no room for another token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """One request and what was answered."""
 
+    number: int
+    """From 1."""
     messages: list[Message]
     turn: TurnRecord
     reply: Reply
@@ -24,24 +35,38 @@ class Exchange:
 class Session:
     """What an agent asked so far."""
 
-    def __init__(self, chat: ChatFormat, sample: Callable[[list[int]], Awaitable[TurnRecord]]) -> None:
+    def __init__(self, chat: ChatFormat, sample: Sample) -> None:
         self.exchanges: list[Exchange] = []
         self.error: Exception | None = None
-        """What went wrong on our side of the endpoint; it is raised when the agent has ended."""
+        """What last went wrong on our side of the endpoint."""
+        self.unanswered: Exception | None = None
+        """The same, unless the agent asked again and was answered."""
+        self.is_full = False
+        """The agent was told that its conversation is too long."""
         self._chat = chat
         self._sample = sample
         self._written: dict[str, str] = {}
         # Requests of one agent that come at the same time are answered one after the other, so that seeds repeat.
         self._lock = asyncio.Lock()
 
-    async def answer(self, messages: list[dict[str, Any]], tools: list[Schema]) -> Exchange:
-        """Sample one turn for a conversation. Raises UnreadableMessage, and what the sampling raises."""
-        conversation = [incoming(message) for message in messages]
+    async def answer(self, request: ChatRequest) -> Exchange:
+        """Sample one turn for a conversation. Raises ContextFull, and what the sampling raises."""
         async with self._lock:
-            turn = await self._sample(self._prompt_ids(conversation, tools))
-            reply = self._chat.reader(tools).read(turn.prompt_ids, turn.output_ids, tools)
+            try:
+                turn = await self._sample(self._prompt_ids(request.messages, request.tools), request.max_tokens)
+            except Exception as error:
+                self.error = self.unanswered = error
+                raise
+            if not turn.output_ids and turn.finish_reason == "length":
+                self.is_full = True
+                raise ContextFull(
+                    f"the conversation has {len(turn.prompt_ids)} tokens, which leaves no room for another"
+                )
+            if _may_pass(self.unanswered):
+                self.unanswered = None
+            reply = self._chat.reader(request.tools).read(turn.prompt_ids, turn.output_ids, request.tools)
             self._written[fingerprint(reply.message)] = reply.written
-            self.exchanges.append(Exchange(conversation, turn, reply))
+            self.exchanges.append(Exchange(len(self.exchanges) + 1, request.messages, turn, reply))
             return self.exchanges[-1]
 
     @property
@@ -59,10 +84,24 @@ class Session:
         return [exchange.reply.message for exchange in self.exchanges]
 
     def _prompt_ids(self, messages: list[Message], tools: list[Schema]) -> list[int]:
-        """The conversation as it came, or with our answers as they were sampled where only that keeps them."""
-        shown = self._chat.render(messages, tools)
-        written = self._chat.render([self._as_written(message) for message in messages], tools)
-        return written if self._continues(written) and not self._continues(shown) else shown
+        """The conversation as it came, or with our answers as they were sampled where only that keeps them.
+
+        Raises RequestRefused where the chat template takes neither.
+        """
+        written = [self._as_written(message) for message in messages]
+        shown = self._rendered(messages, tools)
+        if shown is None:
+            return self._chat.render(written, tools)
+        if self._continues(shown):
+            return shown
+        sampled = self._rendered(written, tools)
+        return sampled if sampled is not None and self._continues(sampled) else shown
+
+    def _rendered(self, messages: list[Message], tools: list[Schema]) -> list[int] | None:
+        try:
+            return self._chat.render(messages, tools)
+        except RequestRefused:
+            return None
 
     def _as_written(self, message: Message) -> Message:
         if message["role"] != "assistant":
@@ -73,3 +112,10 @@ class Session:
     def _continues(self, prompt_ids: list[int]) -> bool:
         held = [turn.prompt_ids + turn.output_ids for turn in self.turns]
         return any(prompt_ids[: len(ids)] == ids for ids in held)
+
+
+def _may_pass(error: Exception | None) -> bool:
+    """Not a bug, which stays one however the agent went on."""
+    return error is not None and (
+        isinstance(error, MalformedAnswer | RequestRefused | PromptTooLong) or is_outage(error)
+    )

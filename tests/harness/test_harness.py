@@ -23,16 +23,16 @@ from agrpo.store.servers import ServerRecord
 from agrpo.tools.schemas import schema_of
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 from tests.rollout.run_world import RunWorld, finished, rows
-from tests.rollout.test_conversation import HERMES_CALL, LOOSE_CALL, multiply
-from tests.worlds.chat_families import QWEN3, QWEN25, family_tokenizer
+from tests.rollout.test_conversation import HERMES_CALL, LLAMA_CALL, LOOSE_CALL, multiply
+from tests.worlds.chat_families import LLAMA3, QWEN3, QWEN25, family_tokenizer
 from tests.worlds.scripted_server import Answer, ScriptedServer
 
 PROMPT: list[Message] = [{"role": "user", "content": "2*3?"}]
 TOKENIZER = family_tokenizer(QWEN25)
 
 
-def says(text: str) -> Answer:
-    return Answer([*TOKENIZER.encode(text, add_special_tokens=False), 0])
+def says(text: str, tokenizer: Any = TOKENIZER, **answer: Any) -> Answer:
+    return Answer([*tokenizer.encode(text, add_special_tokens=False), 0], **answer)
 
 
 def calculator_agent(task: AgentTask) -> float:
@@ -73,18 +73,33 @@ def scene(
     asyncio.run(run())
 
 
-def roll(agent: Agent, *texts: str, template: str = QWEN25) -> Rollout:
-    rolled = []
+def roll(
+    agent: Agent, *answers: str | Answer, template: str = QWEN25, max_model_len: int = 4096, asked: Any = None
+) -> Rollout:
+    """One rollout of an agent that gets these answers; `asked` collects the sampling params of its requests."""
+    rolled, tokenizer = [], family_tokenizer(template)
 
     async def play(loop: HarnessRolloutLoop) -> None:
         rolled.append(await loop.generate_one(PROMPT, []))
 
-    with ScriptedServer(lambda prompt, params, n: says(texts[n - 1]), 4096) as server:
+    def script(prompt: list[int], params: dict[str, Any], n: int) -> Answer:
+        answer = answers[n - 1]
+        return answer if isinstance(answer, Answer) else says(answer, tokenizer)
+
+    with ScriptedServer(script, max_model_len) as server:
         scene(server, agent, play, template)
+        if asked is not None:
+            asked += [params for _, params in server.requests]
     return rolled[0]
 
 
-@pytest.mark.parametrize(("template", "call"), [(QWEN25, HERMES_CALL), (QWEN25, LOOSE_CALL), (QWEN3, LOOSE_CALL)])
+def client(task: AgentTask, **settings: Any) -> openai.OpenAI:
+    return openai.OpenAI(base_url=task.base_url, api_key=task.api_key, **{"max_retries": 0, **settings})
+
+
+@pytest.mark.parametrize(
+    ("template", "call"), [(QWEN25, HERMES_CALL), (QWEN25, LOOSE_CALL), (QWEN3, LOOSE_CALL), (LLAMA3, LLAMA_CALL)]
+)
 def test_turns_of_an_agent_are_recorded_as_token_ids(template: str, call: str) -> None:
     """The agent sends its history back in other words; every sampled token still lies in one sample."""
     rollout = roll(calculator_agent, call, "It is 6.", template=template)
@@ -94,7 +109,7 @@ def test_turns_of_an_agent_are_recorded_as_token_ids(template: str, call: str) -
     assert drift_tokens(rollout.turns) == [0]
     (sample,) = build_sequences(rollout.turns)
     assert sample.num_trained == len(rollout.completion_ids)
-    assert "Be brief." in TOKENIZER.decode(rollout.turns[0].prompt_ids)
+    assert "Be brief." in family_tokenizer(template).decode(rollout.turns[0].prompt_ids)
 
 
 async def streaming_agent(task: AgentTask) -> None:
