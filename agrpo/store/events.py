@@ -33,12 +33,12 @@ def add(attempt: Attempt, kind: str, message: str, **detail: Any) -> None:
 def note(connection: Connection, attempt: Attempt, kind: str, message: str, **detail: Any) -> None:
     """Add an event inside a transaction of the store."""
     row = {"at": time.time(), "kind": kind, "message": message.replace("\0", ""), "detail": detail}
-    connection.execute(insert(schema.events).values(run_id=attempt.run_id, token=attempt.token, **row))
+    connection.execute(insert(schema.run_events).values(run_id=attempt.run_id, token=attempt.token, **row))
 
 
 def events(store: Store, run_id: str) -> list[Event]:
     """Every event of the run, first to last."""
-    table = schema.events.c
+    table = schema.run_events.c
     query = select(*(table[name] for name in Event.__slots__)).where(table.run_id == run_id).order_by(table.id)
     with store.read() as connection:
         return [Event(*row) for row in connection.execute(query)]

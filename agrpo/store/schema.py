@@ -34,7 +34,6 @@ __all__ = [
     "checkpoints",
     "evaluation_samples",
     "evaluations",
-    "events",
     "groups",
     "heartbeats",
     "metadata",
@@ -44,6 +43,7 @@ __all__ = [
     "processes",
     "promotions",
     "rollouts",
+    "run_events",
     "runs",
     "samples",
     "servers",
@@ -217,8 +217,8 @@ stream_positions = Table(
     column("at", Double, "When it was noted."),
 )
 
-events = Table(
-    "events",
+run_events = Table(
+    "run_events",
     metadata,
     id_column("Grows with time."),
     run_column(),

@@ -14,7 +14,7 @@ from agrpo.store.json_text import dumps
 DEFAULT_URL = "sqlite:///runs/agrpo.db"
 """Where runs are kept when nobody says otherwise."""
 VERSION_TABLE = "agrpo_alembic_version"
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 """Schema revisions in order; the last one is what this code reads and writes."""
 
 FROZEN_AFTER_S = 30
@@ -24,6 +24,10 @@ FROZEN_AFTER_S = 30
 _NO_ROOM = "has no room left: make some on its disk; a run goes on by itself, or is resumed"
 _READ_ONLY = "cannot be written: make it writable, or name another place in store.url, then resume the run"
 _DAMAGED = "is damaged: put a copy of it back, then resume the run"
+_HELD = (
+    "is held by another process for too long: a frozen one (state T in `ps`) holds it until it is continued or killed; "
+    "`fuser` with the file's name says which process it is"
+)
 _KNOWN_FAILURES: tuple[tuple[str, type[StoreError] | type[StoreOutage], str], ...] = (
     ("database or disk is full", StoreOutage, _NO_ROOM),
     ("No space left on device", StoreOutage, _NO_ROOM),
@@ -31,6 +35,7 @@ _KNOWN_FAILURES: tuple[tuple[str, type[StoreError] | type[StoreOutage], str], ..
     ("read-only transaction", StoreError, _READ_ONLY),
     ("disk image is malformed", StoreError, _DAMAGED),
     ("file is not a database", StoreError, _DAMAGED),
+    ("database is locked", StoreOutage, _HELD),
 )
 """What databases say of a disk, which error it is, and what to do."""
 

@@ -61,7 +61,7 @@ def upgrade() -> None:
         sa.Column("created_at", sa.Double, nullable=False),
     )
     op.create_table(
-        "events",
+        "run_events",
         sa.Column("id", ID, primary_key=True),
         sa.Column("run_id", sa.Text, sa.ForeignKey("runs.run_id"), nullable=False),
         sa.Column("token", sa.Integer, nullable=False),
@@ -273,7 +273,7 @@ def downgrade() -> None:
         "policies",
         "metrics",
         "heartbeats",
-        "events",
+        "run_events",
         "checkpoints",
         "attempts",
         "runs",

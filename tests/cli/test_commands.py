@@ -90,7 +90,7 @@ def multiply(path: str, table: str) -> None:
 
 
 def test_show_takes_less_than_a_second_beside_a_thousand_runs(store: Store) -> None:
-    for table in ("runs", "attempts", "metrics", "events"):
+    for table in ("runs", "attempts", "metrics", "run_events"):
         multiply(store.url.removeprefix("sqlite:///"), table)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [Path(sys.executable).parent / "agrpo", "show", "climb-500", "--store", store.url]

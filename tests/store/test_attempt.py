@@ -50,8 +50,8 @@ WRITES = {
     "samples.drop": lambda a, c: samples.drop(a, [1], "stale"),
     "steps.record": lambda a, c: steps.record(a, 2, [steps.StepRow(0, 0, 0, 2)], 0),
     "steps.finish": lambda a, c: steps.finish(a, 1, "digest", {}),
-    "checkpoints.commit": lambda a, c: checkpoints.commit(a, 1, "path", "digest"),
     "checkpoints.place": lambda a, c: checkpoints.place(a, 1, "path", lambda: "digest"),
+    "checkpoints.while_owned": lambda a, c: checkpoints.while_owned(a, lambda cursor, named: None),
     "checkpoints.fall_back": lambda a, c: checkpoints.fall_back(a, 1),
     "checkpoints.forget": lambda a, c: checkpoints.forget(a, 1),
     "metrics.log": lambda a, c: metrics.log(a, 1, {"reward": 1.0}),
@@ -122,12 +122,12 @@ def test_a_takeover_waits_for_a_write_under_way(store, attempt):
         with attempt.write() as connection:
             inside.set()
             assert proceed.wait(10)
-            connection.execute(insert(schema.events).values(**event))
+            connection.execute(insert(schema.run_events).values(**event))
 
     def take_over() -> int:
         leases.acquire(store, attempt.run_id, DEAD)
         with store.read() as connection:
-            return connection.execute(select(func.count()).select_from(schema.events)).scalar_one()
+            return connection.execute(select(func.count()).select_from(schema.run_events)).scalar_one()
 
     with ThreadPoolExecutor(2) as pool:
         writing = pool.submit(write)
