@@ -7,10 +7,11 @@ from pathlib import Path
 
 from agrpo import runfile
 from agrpo.cli.stores import opened
-from agrpo.errors import BadInput
+from agrpo.errors import BadInput, StoreError
 from agrpo.session.replays import replay_run
 from agrpo.store import Store, checkpoints, forks, runs
-from agrpo.trainer.checkpoint import damage, marker_digest
+from agrpo.store.checkpoints import CheckpointRow
+from agrpo.trainer.checkpoint import MARKER, damage, make_folder, marker_digest, seal
 
 
 def fork_run(store_url: str | None, run_id: str, step: int, name: str, overrides: Iterable[str]) -> str:
@@ -32,14 +33,24 @@ def _checkpoint(store: Store, parent: runs.Run, step: int, folder: Path) -> tupl
     """A checkpoint of the step in the new run's own folder: the parent's files under a second name, or made again."""
     if step == 0:
         return None
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     shutil.rmtree(folder, ignore_errors=True)
     for row in checkpoints.all(store, parent.run_id):
         if row.step == step and damage(Path(row.path), row.digest) is None:
-            shutil.copytree(row.path, folder, copy_function=_link)
-            return str(folder), row.digest
+            return str(folder), _copied(row, folder)
     _make_again(store, parent.run_id, step, folder)
     return str(folder), marker_digest(folder)
+
+
+def _copied(row: CheckpointRow, folder: Path) -> str:
+    """The checkpoint's files under a second name, complete like any other; its digest."""
+    aside = folder.with_name(f".{folder.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    shutil.copytree(row.path, aside, copy_function=_link, ignore=shutil.ignore_patterns(MARKER))
+    digest = seal(aside, folder)
+    if digest != row.digest:
+        raise StoreError(f"checkpoint {row.step} has changed while it was copied from {row.path}: fork again")
+    return digest
 
 
 def _make_again(store: Store, run_id: str, step: int, folder: Path) -> None:

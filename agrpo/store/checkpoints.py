@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Select, delete, select, update
@@ -29,16 +30,11 @@ class CheckpointRow:
     """Seconds since 1970."""
 
 
-def commit(attempt: Attempt, step: int, path: str, digest: str) -> int:
-    """Name a complete folder and make it the cursor, in one transaction; returns the trained prompt index."""
-    return place(attempt, step, path, lambda: digest)
-
-
 def place(attempt: Attempt, step: int, path: str, move: Callable[[], str]) -> int:
-    """Like `commit`, for a folder that `move` brings to `path` first; it returns the digest.
+    """Name a complete folder and make it the cursor, in one transaction; returns the trained prompt index.
 
-    It is called while nobody can take over the run, so that a process that was frozen and has lost it never replaces
-    a folder that its successor has named.
+    `move` brings it to `path` and returns its digest. It is called while nobody can take over the run, so that a
+    process that was frozen and has lost it never replaces a folder that its successor has named.
     """
     with attempt.write() as connection:
         index = accounting.trained_prompt_index(connection, attempt.run_id, step)
@@ -80,6 +76,13 @@ def forget(attempt: Attempt, step: int) -> None:
         if at == step:
             raise StatusConflict(f"checkpoint {step} is the one run {attempt.run_id!r} resumes from: keep it")
         exactly(1, connection.execute(delete(schema.checkpoints).where(*here)).rowcount, f"forget checkpoint {step}")
+
+
+def while_owned(attempt: Attempt, act: Callable[[int, set[str]], None]) -> None:
+    """Call `act` with the cursor's step (0: none) and the names of all named folders; nobody takes over meanwhile."""
+    with attempt.write() as connection:
+        at = connection.execute(select(_runs.checkpoint_step).where(_runs.run_id == attempt.run_id)).scalar()
+        act(at or 0, {Path(row.path).name for row in connection.execute(_select(attempt.run_id))})
 
 
 def _select(run_id: str) -> Select[Any]:

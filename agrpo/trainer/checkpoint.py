@@ -46,9 +46,8 @@ class CheckpointShelf:
     def begin(self, step: int) -> Path:
         """An empty folder to fill aside, this attempt's own."""
         folder = self._aside(step)
-        for rubbish in self._root.glob("tmp-*"):
-            shutil.rmtree(rubbish, ignore_errors=True)
-        _make_folder(self._root)
+        self._clear()
+        make_folder(self._root)
         folder.mkdir()
         self._reached("begun")
         return folder
@@ -69,7 +68,7 @@ class CheckpointShelf:
     def choose(self) -> Choice:
         """The newest complete checkpoint that the store names, up to its cursor; it becomes the cursor.
 
-        Raises StoreError when the steps after it cannot be made again, because their tokens were pruned.
+        Raises StoreError when the steps after it cannot be made again: their tokens were pruned, or a fork shares them.
         """
         cursor = checkpoints.cursor(self._attempt.store, self._attempt.run_id)
         known = checkpoints.all(self._attempt.store, self._attempt.run_id)
@@ -83,6 +82,7 @@ class CheckpointShelf:
         return self._chosen(Choice(None, 0, tuple(skipped)), cursor)
 
     def _chosen(self, choice: Choice, cursor: CheckpointRow | None) -> Choice:
+        self._refuse_shared(choice)
         if cursor is None or cursor.step == choice.step:
             return choice
         store, run_id = self._attempt.store, self._attempt.run_id
@@ -96,13 +96,42 @@ class CheckpointShelf:
         checkpoints.fall_back(self._attempt, choice.step)
         return choice
 
+    def _refuse_shared(self, choice: Choice) -> None:
+        """The steps that a fork shares were made with the other run's settings: never again with its own."""
+        run = runs.get_run(self._attempt.store, self._attempt.run_id)
+        if run.forked_step is not None and choice.step < run.forked_step:
+            found = "; ".join(choice.skipped) or "no store names it"
+            raise StoreError(
+                f"checkpoint {run.forked_step}, with which run {run.run_id!r} begins, cannot be used ({found}): put "
+                f"its files back, or fork again: agrpo fork {run.forked_from} --step {run.forked_step} --name NEW"
+            )
+
     def rotate(self, limit: int | None) -> None:
         """Delete the oldest beyond `limit`; the cursor's always stays."""
         if limit is None or limit < 1:
             return
         for row in checkpoints.all(self._attempt.store, self._attempt.run_id)[:-limit]:
             checkpoints.forget(self._attempt, row.step)
-            shutil.rmtree(row.path, ignore_errors=True)
+        self._clear()
+
+    def _clear(self) -> None:
+        """Delete what is of no use, also where an earlier deletion was cut short; never what a later attempt fills."""
+        self._delete_aside()
+        checkpoints.while_owned(self._attempt, self._set_aside)
+        self._delete_aside()
+
+    def _set_aside(self, cursor: int, named: set[str]) -> None:
+        """Take away checkpoints behind the cursor that no store names: none of them will be written again."""
+        for folder in self._root.glob("checkpoint-*"):
+            step = _last_number(folder)
+            if step is not None and step < cursor and folder.name not in named and _is_ours(folder):
+                folder.rename(self._aside(step))
+
+    def _delete_aside(self) -> None:
+        for folder in self._root.glob("tmp-*-*"):
+            token = _last_number(folder)
+            if token is not None and token <= self._attempt.token:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _aside(self, step: int) -> Path:
         return self._root / f"tmp-{step}-{self._attempt.token}"
@@ -113,18 +142,17 @@ class CheckpointShelf:
 
 
 @contextmanager
-def room_for(folder: Path, step: int) -> Iterator[None]:
-    """Raise Outage when what is written below `folder` fails for lack of room, in whichever words of which library."""
+def room_for(filling: Path, step: int) -> Iterator[None]:
+    """Raise Outage when filling a folder aside fails for lack of room, in whichever words of which library."""
     try:
         yield
     except Exception as error:
-        if not _is_full(folder, error):
+        if not _is_full(filling, error):
             raise
-        for half in folder.glob(f"tmp-{step}-*"):
-            shutil.rmtree(half, ignore_errors=True)
+        shutil.rmtree(filling, ignore_errors=True)
         raise Outage(
-            f"the checkpoint of step {step} found no room on the disk of {folder}: make some; until then the run stays "
-            "at the checkpoint before"
+            f"the checkpoint of step {step} found no room on the disk of {filling.parent}: make some; until then the "
+            "run stays at the checkpoint before"
         ) from error
 
 
@@ -148,12 +176,17 @@ def marker_digest(folder: Path) -> str:
 def damage(folder: Path, digest: str) -> str | None:
     """What is wrong with a checkpoint; None when every byte is there."""
     try:
-        text = (folder / MARKER).read_text()
-    except OSError:
+        return _damage(folder, digest)
+    except OSError as error:
+        return f"it cannot be read: {error}"
+
+
+def _damage(folder: Path, digest: str) -> str | None:
+    if not (folder / MARKER).exists():
         return f"no {MARKER}: it was never completed"
-    if xxhash.xxh3_128_hexdigest(text.encode()) != digest:
+    if marker_digest(folder) != digest:
         return f"{MARKER} is not the one the store names"
-    for name, facts in json.loads(text).items():
+    for name, facts in json.loads((folder / MARKER).read_text()).items():
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
@@ -196,6 +229,16 @@ def _mark(final: Path, manifest: dict[str, dict[str, object]], reached: Callable
     return xxhash.xxh3_128_hexdigest(text.encode())
 
 
+def _is_ours(folder: Path) -> bool:
+    """Not one that another program left in the same place."""
+    return (folder / MARKER).exists() or (folder / ROLLOUT_STATE).exists()
+
+
+def _last_number(folder: Path) -> int | None:
+    last = folder.name.rpartition("-")[2]
+    return int(last) if last.isdecimal() else None
+
+
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
@@ -224,10 +267,10 @@ def _sync_folders(folder: Path) -> None:
         _sync_folder(path)
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     """A folder that a power cut does not take away, nor those above it."""
     if not folder.is_dir():
-        _make_folder(folder.parent)
+        make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
         _sync_folder(folder.parent)
 

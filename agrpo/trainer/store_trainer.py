@@ -197,7 +197,7 @@ class StoreTrainer(Trainer):
         if step == self._saved_step or self.args.save_strategy == SaveStrategy.NO:
             return
         self._folder = self._run.begin_checkpoint(step)
-        with room_for(self._folder.parent, step):
+        with room_for(self._folder, step):
             try:
                 super()._save_checkpoint(model, trial)
             finally:

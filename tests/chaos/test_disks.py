@@ -127,7 +127,7 @@ def test_a_limit_on_the_size_of_files_breaks_nothing(tmp_path: Path) -> None:
 def fill_checkpoint(shelf: CheckpointShelf, root: Path, step: int, write: Callable[[Path], object]) -> None:
     """What the trainer does: everything between begin and finish, under one roof."""
     folder = shelf.begin(step)
-    with room_for(root, step):
+    with room_for(folder, step):
         write(folder)
         shelf.finish(step, folder)
 
@@ -148,11 +148,13 @@ def test_a_checkpoint_without_room_is_an_outage_and_leaves_the_one_before(disk: 
 
 def test_libraries_that_have_words_of_their_own_for_it_are_understood(disk: SmallDisk) -> None:
     many = {"weight": torch.zeros(1_000_000)}
+    folder = disk.folder / "tmp-1-1"
     for save in (lambda path: torch.save(many, path), lambda path: save_file(many, path)):
-        with pytest.raises(Outage, match="the checkpoint of step 1 found no room"), room_for(disk.folder, 1):
-            save(disk.folder / "model")
-        (disk.folder / "model").unlink(missing_ok=True)
-    with pytest.raises(KeyError), room_for(disk.folder, 1):
+        folder.mkdir()
+        with pytest.raises(Outage, match="the checkpoint of step 1 found no room"), room_for(folder, 1):
+            save(folder / "model")
+        assert not folder.exists()
+    with pytest.raises(KeyError), room_for(folder, 1):
         raise KeyError("a bug")
 
 

@@ -7,7 +7,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agrpo.store import checkpoints, groups, leases, runs, samples, steps
-from tests.worlds.small_groups import DEAD, PROMPT, group, scored, start_run, start_worker, turn, two_samples
+from tests.worlds.small_groups import (
+    DEAD,
+    PROMPT,
+    group,
+    name_checkpoint,
+    scored,
+    start_run,
+    start_worker,
+    turn,
+    two_samples,
+)
 
 ACTIONS = ("claim", "commit", "commit dropped", "skip", "drop", "step", "checkpoint", "die")
 
@@ -57,7 +67,7 @@ class Model:
         steps.finish(self.attempt, self.step, "digest", {})
 
     def checkpoint(self, choice):
-        index = checkpoints.commit(self.attempt, self.step, "folder", "digest")
+        index = name_checkpoint(self.attempt, self.step, "folder", "digest")
         assert checkpoints.cursor(self.store, self.run_id).trained_prompt_index == index == self.expected_index()
 
     def die(self, choice):

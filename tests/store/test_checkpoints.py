@@ -2,7 +2,7 @@ import pytest
 
 from agrpo.errors import StatusConflict
 from agrpo.store import checkpoints, groups, runs, samples, steps
-from tests.worlds.small_groups import generate, start_run, start_worker
+from tests.worlds.small_groups import generate, name_checkpoint, start_run, start_worker
 
 
 def train(attempt, step, chosen):
@@ -13,8 +13,8 @@ def train(attempt, step, chosen):
 
 def test_the_cursor_is_the_last_committed_checkpoint(store, attempt):
     assert checkpoints.cursor(store, "small") is None
-    checkpoints.commit(attempt, 1, "runs/small/checkpoint-1", "aa")
-    checkpoints.commit(attempt, 2, "runs/small/checkpoint-2", "bb")
+    name_checkpoint(attempt, 1, "runs/small/checkpoint-1", "aa")
+    name_checkpoint(attempt, 2, "runs/small/checkpoint-2", "bb")
     cursor = checkpoints.cursor(store, "small")
     assert (cursor.step, cursor.path, cursor.digest) == (2, "runs/small/checkpoint-2", "bb")
     assert [row.step for row in checkpoints.all(store, "small")] == [1, 2]
@@ -25,14 +25,14 @@ def test_the_cursor_is_the_last_committed_checkpoint(store, attempt):
 def test_an_older_checkpoint_can_become_the_cursor_again(store, attempt):
     """When the newest folder is damaged the run goes on from the one before and writes the step anew."""
     for step in (1, 2, 1):
-        checkpoints.commit(attempt, step, f"checkpoint-{step}", "aa")
+        name_checkpoint(attempt, step, f"checkpoint-{step}", "aa")
     assert checkpoints.cursor(store, "small").step == 1
     assert len(checkpoints.all(store, "small")) == 2
 
 
 def test_falling_back_takes_back_the_names_of_later_ones(store, attempt):
     for step in (1, 2, 3):
-        checkpoints.commit(attempt, step, f"checkpoint-{step}", "aa")
+        name_checkpoint(attempt, step, f"checkpoint-{step}", "aa")
     checkpoints.fall_back(attempt, 2)
     assert [row.step for row in checkpoints.all(store, "small")] == [1, 2]
     assert checkpoints.cursor(store, "small").step == 2
@@ -42,7 +42,7 @@ def test_falling_back_takes_back_the_names_of_later_ones(store, attempt):
 
 def test_the_cursor_cannot_be_forgotten(store, attempt):
     for step in (1, 2):
-        checkpoints.commit(attempt, step, f"checkpoint-{step}", "aa")
+        name_checkpoint(attempt, step, f"checkpoint-{step}", "aa")
     with pytest.raises(StatusConflict, match="checkpoint 2 is the one run 'small' resumes from"):
         checkpoints.forget(attempt, 2)
     checkpoints.forget(attempt, 1)
@@ -62,7 +62,7 @@ def test_one_dropped_group_does_not_pin_the_position(store, attempt, worker):
             samples.drop(attempt, [sample.sample_id for sample in stale], "stale")
         train(attempt, step, chosen)
         assert runs.trained_prompt_index(store, "small") == (2 if step < 5 else step * 15)
-    assert checkpoints.commit(attempt, 10, "checkpoint-10", "aa") == 150
+    assert name_checkpoint(attempt, 10, "checkpoint-10", "aa") == 150
     rows = {row.prompt_index: row.status for row in groups.groups(store, "small")}
     assert rows[2] == "dropped"
     assert {status for index, status in rows.items() if index != 2} == {"trained"}
@@ -85,7 +85,7 @@ def test_a_checkpoint_does_not_count_samples_of_later_steps(store, attempt, work
     pending = samples.pending(store, "small")
     for step in (1, 2, 3):
         train(attempt, step, [sample for sample in pending if sample.prompt_index == step - 1])
-    assert checkpoints.commit(attempt, 1, "checkpoint-1", "aa") == 1
+    assert name_checkpoint(attempt, 1, "checkpoint-1", "aa") == 1
     assert runs.trained_prompt_index(store, "small", 2) == 2
     assert runs.trained_prompt_index(store, "small") == 3
 
@@ -93,5 +93,5 @@ def test_a_checkpoint_does_not_count_samples_of_later_steps(store, attempt, work
 def test_runs_have_cursors_of_their_own(store, attempt, worker):
     other = start_run(store, "other")
     generate(other, start_worker(other), 1)
-    checkpoints.commit(attempt, 1, "checkpoint-1", "aa")
+    name_checkpoint(attempt, 1, "checkpoint-1", "aa")
     assert checkpoints.cursor(store, "other") is None

@@ -3,9 +3,9 @@
 import pytest
 from sqlalchemy import text
 
-from agrpo.store import checkpoints, forks, groups, pruning, samples, steps
+from agrpo.store import forks, groups, pruning, samples, steps
 from agrpo.store.verify import verify
-from tests.worlds.small_groups import generate, group
+from tests.worlds.small_groups import generate, group, name_checkpoint
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def trained(attempt, worker):
         rows = [steps.StepRow(0, 0, i, sample.sample_id + i) for i in range(2)]
         steps.record(attempt, step, rows, 0)
         steps.finish(attempt, step, f"weights {step}", {})
-    checkpoints.commit(attempt, 3, "checkpoint-3", "digest")
+    name_checkpoint(attempt, 3, "checkpoint-3", "digest")
     (claim,) = groups.claim(attempt, worker, 1)
     groups.commit(attempt, group(claim, reason="no_signal"))
     generate(attempt, worker, 1)

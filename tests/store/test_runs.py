@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import insert
 
 from agrpo.errors import BadInput, StatusConflict
-from agrpo.store import checkpoints, leases, metrics, processes, runs, samples, schema, steps
-from tests.worlds.small_groups import generate, start_run, start_worker
+from agrpo.store import leases, metrics, processes, runs, samples, schema, steps
+from tests.worlds.small_groups import generate, name_checkpoint, start_run, start_worker
 
 
 def test_a_new_run(store):
@@ -38,7 +38,7 @@ def test_runs_are_listed_newest_first_each_with_its_own_numbers(store):
             steps.record(attempt, 1, [], 0)
             steps.finish(attempt, 1, "aa", {})
             steps.record(attempt, 2, [], 0)
-            checkpoints.commit(attempt, 1, "checkpoint-1", "aa")
+            name_checkpoint(attempt, 1, "checkpoint-1", "aa")
     new, old = runs.list_runs(store)
     assert (new.run_id, new.step, new.checkpoint_path) == ("new", 0, None)
     assert (old.run_id, old.step, old.checkpoint_path, old.checkpoint_step) == ("old", 1, "checkpoint-1", 1)
@@ -79,7 +79,7 @@ def test_a_summary(store, attempt, worker):
     chosen = samples.pending(store, "small")[:3]
     steps.record(attempt, 1, [steps.StepRow(0, 0, i, one.sample_id) for i, one in enumerate(chosen)], 0)
     steps.finish(attempt, 1, "aa", {})
-    checkpoints.commit(attempt, 1, "checkpoint-1", "aa")
+    name_checkpoint(attempt, 1, "checkpoint-1", "aa")
     processes.ended(attempt, worker, -9, "killed")
     start_worker(attempt)
     for step in range(1, 11):

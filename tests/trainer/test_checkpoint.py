@@ -2,13 +2,14 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 
 from agrpo.errors import LeaseLost, StatusConflict, StoreError
-from agrpo.store import Store, checkpoints, leases, pruning, steps
+from agrpo.store import Store, checkpoints, forks, leases, pruning, steps
 from agrpo.trainer.checkpoint import MARKER, ROLLOUT_STATE, CheckpointShelf, damage
 from tests.worlds import small_groups
 
@@ -149,6 +150,38 @@ def test_a_fall_back_behind_pruned_steps_says_what_is_missing(attempt, tmp_path)
     assert checkpoints.cursor(attempt.store, attempt.run_id).step == 2
 
 
+def test_what_cannot_be_read_is_skipped_like_any_other_damage(attempt, tmp_path):
+    shelf = CheckpointShelf(attempt, tmp_path)
+    write(shelf, 10)
+    write(shelf, 11, b"")
+    write(shelf, 12)
+    (tmp_path / "checkpoint-11" / "model.safetensors").unlink()
+    # It has no size, and its first byte cannot be read (EIO).
+    (tmp_path / "checkpoint-11" / "model.safetensors").symlink_to("/proc/self/mem")
+    (tmp_path / "checkpoint-12" / MARKER).write_bytes(b"\xff\xfe no text")
+    choice = shelf.choose()
+    assert choice.step == 10
+    assert choice.skipped == (
+        f"checkpoint-12: {MARKER} is not the one the store names",
+        "checkpoint-11: it cannot be read: [Errno 5] Input/output error",
+    )
+
+
+def test_a_fork_whose_first_checkpoint_is_damaged_makes_no_shared_step_again(attempt, tmp_path):
+    """The other run made them, with its own settings."""
+    steps.record(attempt, 1, [], 0)
+    steps.finish(attempt, 1, "digest", {})
+    path = write(CheckpointShelf(attempt, tmp_path / "shelf"), 1)
+    named = (str(path), checkpoints.cursor(attempt.store, attempt.run_id).digest)
+    forks.fork(attempt.store, attempt.run_id, 1, "fork", {}, "hash", str(tmp_path), named)
+    shelf = CheckpointShelf(leases.acquire(attempt.store, "fork", small_groups.DEAD), path.parent)
+    assert shelf.choose().step == 1
+    (path / MARKER).unlink()
+    with pytest.raises(StoreError, match=r"checkpoint 1, .* 'fork' begins, .*agrpo fork small --step 1 --name NEW"):
+        shelf.choose()
+    assert checkpoints.cursor(attempt.store, "fork").step == 1
+
+
 def test_nothing_to_resume_from(attempt, tmp_path):
     (tmp_path / "checkpoint-3").mkdir()
     choice = CheckpointShelf(attempt, tmp_path).choose()
@@ -166,6 +199,30 @@ def test_rotation_keeps_the_newest_and_always_the_cursor(attempt, tmp_path):
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-3"]
     with pytest.raises(StatusConflict):
         checkpoints.forget(attempt, 3)
+
+
+def test_a_rotation_that_was_cut_short_is_finished(attempt, tmp_path):
+    shelf = CheckpointShelf(attempt, tmp_path)
+    for step in (1, 2, 3):
+        write(shelf, step)
+    checkpoints.forget(attempt, 1)  # killed before the folder was deleted
+    (tmp_path / "checkpoint-0").mkdir()  # of another program
+    (tmp_path / "checkpoint-4").mkdir()
+    shutil.copytree(tmp_path / "checkpoint-3", tmp_path / "checkpoint-5")  # killed between renaming and naming
+    shelf.begin(6)
+    left = ["checkpoint-0", "checkpoint-2", "checkpoint-3", "checkpoint-4", "checkpoint-5", "tmp-6-1"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == left
+
+
+def test_a_folder_that_a_successor_fills_is_left_alone(attempt, tmp_path):
+    old = CheckpointShelf(attempt, tmp_path)
+    half = old.begin(7)
+    successor = leases.acquire(attempt.store, attempt.run_id, small_groups.DEAD)
+    filled = CheckpointShelf(successor, tmp_path).begin(7)
+    assert not half.exists() and filled.name == "tmp-7-2"
+    with pytest.raises(LeaseLost):
+        old.begin(8)
+    assert filled.exists()
 
 
 def test_a_writer_that_lost_the_run_meanwhile_leaves_its_successors_checkpoint_alone(attempt, tmp_path):

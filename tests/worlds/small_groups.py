@@ -4,7 +4,7 @@ import numpy as np
 
 from agrpo.records import GroupCommit, Rollout, ScoredRollout, TurnRecord
 from agrpo.sequences import build_sequences
-from agrpo.store import Attempt, Store, groups, leases, processes, runs
+from agrpo.store import Attempt, Store, checkpoints, groups, leases, processes, runs
 from agrpo.store.host import Holder, boot_id, host_name
 
 DEAD = Holder(host_name(), pid=2**22 + 1, pid_started=1, boot_id=boot_id())
@@ -14,8 +14,14 @@ PROMPT = [1, 2, 3]
 
 def start_run(store: Store, run_id: str = "small", holder: Holder = DEAD, max_attempts: int = 20) -> Attempt:
     """A run with its first attempt, by default of a launcher that is already dead."""
-    runs.create_run(store, run_id, {"name": run_id}, "hash", f"runs/{run_id}", max_attempts)
+    config = {"name": run_id, "trainer": {"max_staleness": 4}}
+    runs.create_run(store, run_id, config, "hash", f"runs/{run_id}", max_attempts)
     return leases.acquire(store, run_id, holder)
+
+
+def name_checkpoint(attempt: Attempt, step: int, path: str = "checkpoint", digest: str = "digest") -> int:
+    """Name a folder that nobody looks into as the checkpoint of a step; the trained prompt index."""
+    return checkpoints.place(attempt, step, path, lambda: digest)
 
 
 def start_worker(attempt: Attempt, index: int = 0) -> int:
