@@ -13,6 +13,19 @@ STEPS = {
         LEFT JOIN step_samples m ON m.sample_id = s.id AND m.run_id = s.run_id
         WHERE s.run_id = :run AND s.status = 'trained' GROUP BY s.id, s.step HAVING count(m.sample_id) <> 1""",
     ),
+    "row_gap": (
+        "a sample is missing in a row of a step",
+        """SELECT step, micro_batch, rank, count(*) AS num_samples, max(position) AS last_position FROM step_samples
+        WHERE run_id = :run GROUP BY step, micro_batch, rank HAVING count(*) <> max(position) + 1""",
+    ),
+    "shared_step": (
+        "a sample of a step that this run shares with another one stands in the other one's step only",
+        """SELECT theirs.step, theirs.sample_id FROM runs r
+        JOIN step_samples theirs ON theirs.run_id = r.forked_from AND theirs.step <= r.forked_step
+        LEFT JOIN step_samples ours ON ours.run_id = r.run_id AND ours.step = theirs.step
+        AND ours.micro_batch = theirs.micro_batch AND ours.rank = theirs.rank AND ours.position = theirs.position
+        AND ours.sample_id = theirs.sample_id WHERE r.run_id = :run AND ours.step IS NULL""",
+    ),
     "step_gap": (
         "a step is missing before this one",
         """SELECT step, before_it FROM
@@ -30,6 +43,14 @@ STEPS = {
         (SELECT version, step, lag(version, 1, -1) OVER (ORDER BY version) AS before_it,
         lag(step, 1, 0) OVER (ORDER BY version) AS step_before FROM policies WHERE run_id = :run) AS follows
         WHERE version <> before_it + 1 OR step < step_before""",
+    ),
+    "published_weights": (
+        "a policy version is not the weights that its step made, and no replay has made others",
+        """SELECT p.version, p.step, p.digest, s.weight_digest FROM policies p
+        JOIN steps s ON s.run_id = p.run_id AND s.step = p.step
+        WHERE p.run_id = :run AND p.digest <> s.weight_digest AND NOT EXISTS (SELECT 1 FROM run_events e
+        WHERE e.run_id = p.run_id AND e.kind = 'replay_differs'
+        AND e.message = 'step ' || p.step || ' made other weights when it was replayed')""",
     ),
     "current_version": (
         "the run's policy version is not the last one published",
@@ -83,6 +104,17 @@ GROUPS = {
         "a group without samples was dropped without a reason",
         """SELECT g.id AS group_id, g.prompt_index FROM groups g WHERE g.run_id = :run AND g.status = 'dropped'
         AND g.drop_reason IS NULL AND NOT EXISTS (SELECT 1 FROM samples s WHERE s.group_id = g.id)""",
+    ),
+    "sample_gap": (
+        "a sample of a group is missing before the last one",
+        """SELECT group_id, count(*) AS num_samples, max(position) AS last_position FROM samples WHERE run_id = :run
+        GROUP BY group_id HAVING count(*) <> max(position) + 1""",
+    ),
+    "pruned": (
+        "the tokens of a sample that is still to be trained, or trained again, were pruned",
+        """SELECT s.group_id, s.id AS sample_id, s.status, s.step FROM samples s JOIN groups g ON g.id = s.group_id
+        JOIN runs r ON r.run_id = s.run_id WHERE s.run_id = :run AND g.pruned_at IS NOT NULL
+        AND (s.status = 'pending' OR s.step > coalesce(r.checkpoint_step, 0))""",
     ),
     "prompt_gap": (
         "no group stands for the prompt before this one",

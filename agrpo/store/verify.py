@@ -13,7 +13,8 @@ from agrpo.store.store import Store
 
 ROWS_SHOWN = 100
 """Offending rows of one check that are kept; more say the same."""
-DEFAULT_STALENESS = 4
+_NO_BOUND = 1 << 30
+"""More versions than any run publishes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +77,8 @@ def _rows(broken: list[Found]) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _max_staleness(config: dict[str, Any]) -> int:
-    """Of a run file, of a script's settings, or the documented default."""
-    for section in (config.get("trainer"), config):
-        if isinstance(section, dict) and "max_staleness" in section:
-            return int(section["max_staleness"])
-    return DEFAULT_STALENESS
+    """Of a run file or of a script's settings; both are stored with their defaults."""
+    return int(config.get("trainer", config).get("max_staleness", _NO_BOUND))
 
 
 def _count(connection: Connection, table: Any, run_id: str) -> int:

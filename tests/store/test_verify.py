@@ -1,11 +1,22 @@
 """A ledger that holds, and one damaged by hand in every way that verify must see."""
 
+from dataclasses import replace
+
 import pytest
 from sqlalchemy import text
 
-from agrpo.store import checkpoints, groups, policies, runs, samples, steps
+from agrpo.store import drafts, forks, groups, policies, runs, samples, steps
 from agrpo.store.verify import verify
-from tests.worlds.small_groups import generate, group, start_run, start_worker, two_samples
+from tests.worlds.small_groups import (
+    generate,
+    group,
+    name_checkpoint,
+    scored,
+    start_run,
+    start_worker,
+    turn,
+    two_samples,
+)
 
 
 @pytest.fixture
@@ -21,7 +32,7 @@ def trained(attempt, worker):
         policies.publish(attempt, step, step, f"weights {step}")
     stale = samples.pending(attempt.store, attempt.run_id)[0]
     samples.drop(attempt, [stale.sample_id], "stale")
-    checkpoints.commit(attempt, 1, "checkpoint-1", "digest")
+    name_checkpoint(attempt, 1, "checkpoint-1", "digest")
     groups.claim(attempt, worker, 1)
     (skipped,) = groups.claim(attempt, worker, 1)
     groups.skip(attempt, skipped.group_id, "too_long")
@@ -44,7 +55,7 @@ def test_an_empty_run_holds(store):
 
 
 DAMAGE = [
-    ("DELETE FROM step_samples WHERE step = 2 AND position = 0", {"trained_once"}),
+    ("DELETE FROM step_samples WHERE step = 2 AND position = 0", {"trained_once", "row_gap"}),
     ("UPDATE samples SET step = 2 WHERE id = 1", {"step_members"}),
     ("UPDATE samples SET status = 'pending', step = NULL WHERE id = 1", {"step_members", "group_status"}),
     ("UPDATE samples SET drop_reason = 'both' WHERE id = 1", {"sample_status"}),
@@ -69,6 +80,18 @@ DAMAGE = [
     ("UPDATE turns SET top_ids = output_ids, digest = NULL WHERE group_id = 1 AND member = 1", set()),
     ("UPDATE turns SET output_mask = prompt_suffix, digest = NULL WHERE group_id = 1 AND member = 1", {"payload"}),
     ("DELETE FROM turns WHERE group_id = 1 AND member = 0", {"payload"}),
+    ("UPDATE groups SET prompt_ids = NULL WHERE id = 1", {"payload"}),
+    ("UPDATE groups SET prompt_ids = NULL WHERE id = 6", {"payload"}),
+    ("UPDATE groups SET prompt_ids = NULL, pruned_at = 1 WHERE id = 1", set()),
+    ("UPDATE groups SET prompt_ids = NULL, pruned_at = 1 WHERE id = 3", {"pruned"}),
+    ("UPDATE groups SET prompt_ids = NULL, pruned_at = 1 WHERE id = 6", {"pruned"}),
+    ("DELETE FROM samples WHERE group_id = 6 AND position = 0", {"sample_gap", "payload"}),
+    ("DELETE FROM samples WHERE group_id = 6 AND position = 1", {"payload"}),
+    ("UPDATE turns SET num_shared = 4 WHERE group_id = 1 AND member = 0", {"payload"}),
+    ("UPDATE turns SET num_shared = 2 WHERE group_id = 1 AND member = 0", {"payload"}),
+    ("UPDATE turns SET num_shared = 1 WHERE turn = 1 AND member = 0", {"payload"}),
+    ("UPDATE turns SET turn = 2 WHERE turn = 1 AND member = 0", {"payload"}),
+    ("UPDATE policies SET digest = 'others' WHERE version = 1", {"published_weights"}),
 ]  # fmt: skip
 
 
@@ -79,6 +102,60 @@ def test_damage_is_found(trained, statement, expected):
     found = verify(trained.store, trained.run_id)
     assert {problem.check for problem in found.problems} == expected
     assert all(problem.row and problem.says for problem in found.problems)
+
+
+def test_weights_that_a_replay_made_anew_are_no_damage(trained):
+    steps.finish(trained, 2, "others", {})
+    assert verify(trained.store, trained.run_id).problems == []
+
+
+def test_two_samples_that_train_the_same_token_are_found_though_a_mask_makes_room_for_both(attempt, worker):
+    """Of six tokens the mask leaves four; a sample that says it trains a fifth trains one of them twice."""
+    first = replace(turn([1, 2, 3], [4, 5, 6]), output_mask=[1, 0, 0])
+    (claim,) = groups.claim(attempt, worker, 1)
+    groups.commit(attempt, group(claim, scored([first, turn([1, 2, 9], [7, 8, 9])])))
+    assert verify(attempt.store, attempt.run_id).problems == []
+    with attempt.store.write() as connection:
+        connection.execute(text("UPDATE samples SET num_trained = 2 WHERE part = 0"))
+    assert {problem.check for problem in verify(attempt.store, attempt.run_id).problems} == {"payload"}
+
+
+def test_tokens_that_nothing_can_train_are_no_damage(attempt, worker):
+    """The first turn has no log-probability to train with, so it gives no sample; the last one gave no tokens."""
+    lost = replace(turn([1, 2, 3], [4]), output_log_probs=[float("nan")])
+    turns = [lost, turn([1, 2, 9], [7, 8]), turn([1, 2, 9, 7, 8, 5], [])]
+    (claim,) = groups.claim(attempt, worker, 1)
+    groups.commit(attempt, group(claim, scored(turns)))
+    assert [sample.num_trained for sample in samples.pending(attempt.store, attempt.run_id)] == [2]
+    assert verify(attempt.store, attempt.run_id).problems == []
+
+
+def test_drafts_are_read_too(attempt, worker):
+    (claim,) = groups.claim(attempt, worker, 1)
+    first, second = turn([1, 2, 3], [4]), turn([1, 2, 3, 4, 5], [6])
+    new = [drafts.NewTurn(claim.group_id, 0, 0, 0, None, first), drafts.NewTurn(claim.group_id, 0, 1, 0, first, second)]
+    drafts.add(attempt, new)
+    assert verify(attempt.store, attempt.run_id).problems == []
+    with attempt.store.write() as connection:
+        connection.execute(text("UPDATE turns SET num_shared = 5 WHERE turn = 1"))
+    assert {problem.check for problem in verify(attempt.store, attempt.run_id).problems} == {"payload"}
+
+
+SHARED = [
+    ("UPDATE turns SET output_ids = prompt_suffix WHERE group_id = 1 AND member = 0", {"payload"}),
+    ("DELETE FROM step_samples WHERE run_id = 'fork' AND step = 1 AND position = 3", {"shared_step"}),
+    ("DELETE FROM step_samples WHERE run_id = 'fork' AND step = 1 AND position = 0", {"shared_step", "row_gap"}),
+]
+
+
+@pytest.mark.parametrize(("statement", "expected"), SHARED, ids=[statement[:60] for statement, _ in SHARED])
+def test_what_a_fork_shares_is_read_too(trained, statement, expected):
+    forks.fork(trained.store, trained.run_id, 1, "fork", {}, "hash", "d", ("checkpoint", "digest"))
+    found = verify(trained.store, "fork")
+    assert (found.problems, found.num_turns) == ([], 4)
+    with trained.store.write() as connection:
+        assert connection.execute(text(statement)).rowcount == 1
+    assert {problem.check for problem in verify(trained.store, "fork").problems} == expected
 
 
 def test_a_missing_step_is_found(trained):
