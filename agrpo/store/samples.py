@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, FromClause, Row, Select, and_, exists, func, select, tuple_, update
+from sqlalchemy import Connection, FromClause, Row, Select, and_, exists, select, tuple_, update
 
 from agrpo import codec
 from agrpo.errors import StatusConflict, StoreError
@@ -68,22 +68,21 @@ def pending(store: Store, run_id: str) -> list[PendingSample]:
         return [PendingSample(*row) for row in connection.execute(query)]
 
 
-def pending_tokens(store: Store, run_id: str) -> int:
-    """Forwarded tokens of all pending samples."""
-    query = select(func.coalesce(func.sum(_samples.num_tokens), 0))
-    with store.read() as connection:
-        return int(
-            connection.execute(query.where(_samples.run_id == run_id, _samples.status == "pending")).scalar_one()
-        )
-
-
 def drop(attempt: Attempt, sample_ids: Sequence[int], reason: str) -> None:
     """Drop pending samples and with each the rest of its rollout.
 
     Raises StatusConflict when one is not pending, or when part of its rollout is trained already.
     """
+    columns = (_samples.group_id, _samples.member)
+    rollouts: set[tuple[int, int]] = set()
     with attempt.write() as connection:
-        drop_with_reasons(connection, attempt.run_id, [(sample_id, reason) for sample_id in sample_ids])
+        for ids in chunks(sorted(set(sample_ids))):
+            still = (_samples.id.in_(ids), _samples.run_id == attempt.run_id, _samples.status == "pending")
+            found = connection.execute(select(*columns).where(*still)).all()
+            exactly(len(ids), len(found), "drop samples")
+            rollouts |= {(row.group_id, row.member) for row in found}
+        _drop_rollouts(connection, sorted(rollouts), reason)
+        accounting.settle_groups(connection, [group_id for group_id, _ in rollouts])
 
 
 def load(store: Store, sample_ids: Sequence[int]) -> list[TrainingSequence]:
@@ -107,21 +106,6 @@ def train(connection: Connection, run_id: str, sample_ids: Sequence[int], step: 
         changed = connection.execute(update(schema.samples).where(*still).values(status="trained", step=step)).rowcount
         exactly(len(ids), changed, f"train samples in step {step}")
     _settle(connection, sample_ids)
-
-
-def drop_with_reasons(connection: Connection, run_id: str, dropped: Sequence[tuple[int, str]]) -> None:
-    """Drop pending samples, each with its rollout, inside a transaction; the first reason of a rollout counts."""
-    reasons: dict[tuple[int, int], str] = {}
-    for part in chunks(dropped):
-        still = (_samples.id.in_([id for id, _ in part]), _samples.run_id == run_id, _samples.status == "pending")
-        found = connection.execute(select(_samples.id, _samples.group_id, _samples.member).where(*still)).all()
-        rollout_of = {row.id: (row.group_id, row.member) for row in found}
-        exactly(len({id for id, _ in part}), len(rollout_of), "drop samples")
-        for sample_id, reason in part:
-            reasons.setdefault(rollout_of[sample_id], reason)
-    for reason in sorted(set(reasons.values())):
-        _drop_rollouts(connection, [rollout for rollout, why in reasons.items() if why == reason], reason)
-    accounting.settle_groups(connection, [group_id for group_id, _ in reasons])
 
 
 def _drop_rollouts(connection: Connection, rollouts: Sequence[tuple[int, int]], reason: str) -> None:

@@ -27,10 +27,8 @@ class StepRow:
     sample_id: int
 
 
-def record(
-    attempt: Attempt, step: int, rows: Sequence[StepRow], policy_version: int, dropped: Sequence[tuple[int, str]] = ()
-) -> None:
-    """Fix the samples of the next step, and drop others, in one transaction.
+def record(attempt: Attempt, step: int, rows: Sequence[StepRow], policy_version: int) -> None:
+    """Fix the samples of the next step.
 
     Raises StatusConflict unless `step` follows the last recorded one and every sample is still pending.
     """
@@ -42,7 +40,6 @@ def record(
         if step != last + 1:
             raise StatusConflict(f"step {step} cannot be recorded: the last recorded one is {last}")
         connection.execute(insert(schema.steps).values(**head, recorded_at=time.time()))
-        samples.drop_with_reasons(connection, run, dropped)
         samples.train(connection, run, [row.sample_id for row in rows], step)
         if members:
             connection.execute(insert(schema.step_samples), members)

@@ -13,7 +13,8 @@ def fates(attempt: Attempt, **which: object) -> list[tuple[int, int | None, str,
 def test_every_rollout_says_what_became_of_it(attempt: Attempt) -> None:
     worker = start_worker(attempt)
     generate(attempt, worker, 2)  # samples 1 to 4
-    steps.record(attempt, 1, [StepRow(0, 0, 0, 1)], 0, dropped=[(2, "stale")])
+    steps.record(attempt, 1, [StepRow(0, 0, 0, 1)], 0)
+    samples.drop(attempt, [2], "stale")
     [filtered] = groups.claim(attempt, worker, 1)
     groups.skip(attempt, filtered.group_id, "filtered")
     assert fates(attempt) == [

@@ -14,9 +14,9 @@ def commit(attempt, worker, *rollouts):
     groups.commit(attempt, group(claim, *rollouts))
 
 
-def record(attempt, step, *sample_ids, dropped=()):
+def record(attempt, step, *sample_ids):
     rows = [steps.StepRow(0, 0, position, sample_id) for position, sample_id in enumerate(sample_ids)]
-    steps.record(attempt, step, rows, 0, dropped)
+    steps.record(attempt, step, rows, 0)
 
 
 def ids(store):
@@ -41,12 +41,10 @@ def test_pending_samples_in_the_order_their_groups_became_ready(store, attempt, 
         (0, 4, 1),
     ]
     assert found[2].rollout_id == found[3].rollout_id != found[1].rollout_id
-    assert samples.pending_tokens(store, "small") == 5 + 4 + 5 + 4
 
 
 def test_nothing_pending(store, attempt):
     assert samples.pending(store, "small") == []
-    assert samples.pending_tokens(store, "small") == 0
     assert samples.load(store, []) == []
 
 
@@ -115,19 +113,11 @@ def test_the_rest_of_a_rollout_in_training_cannot_be_dropped(store, attempt, wor
     record(attempt, 2, second)
 
 
-def test_a_step_cannot_train_one_part_of_a_rollout_and_drop_the_other(store, attempt, worker):
-    commit(attempt, worker, two_samples())
-    first, second = ids(store)
-    with pytest.raises(StatusConflict):
-        record(attempt, 1, first, dropped=[(second, "oversize")])
-    assert ids(store) == [first, second]
-    assert steps.last_recorded(store, "small") == 0
-
-
 def test_many_samples_fit_in_one_call(store, attempt, worker):
     (claim,) = groups.claim(attempt, worker, 1)
     groups.commit(attempt, group(claim, *[scored([turn(PROMPT, [4])])] * 1500))
     every = ids(store)
     assert len(samples.load(store, every)) == 1500
-    record(attempt, 1, *every[:1200], dropped=[(sample_id, "stale") for sample_id in every[1200:]])
-    assert runs.summary(store, "small").samples == {"trained": 1200, "dropped": 300}
+    record(attempt, 1, *every[:200])
+    samples.drop(attempt, every[200:], "stale")
+    assert runs.summary(store, "small").samples == {"trained": 200, "dropped": 1300}

@@ -37,12 +37,6 @@ def test_steps_are_recorded_one_after_the_other(store, attempt, sample_ids, step
         steps.record(attempt, step, [steps.StepRow(0, 0, 0, sample_ids[0])], 0)
 
 
-def test_a_step_may_be_empty_and_only_drop(store, attempt, sample_ids):
-    steps.record(attempt, 1, [], 0, [(sample_ids[0], "stale"), (sample_ids[1], "oversize")])
-    assert [row.status for row in groups.groups(store, "small")] == ["dropped", "ready"]
-    assert [sample.sample_id for sample in samples.pending(store, "small")] == sample_ids[2:]
-
-
 def test_finishing_says_whether_a_replay_made_the_same_weights(store, attempt, sample_ids):
     steps.record(attempt, 1, [steps.StepRow(0, 0, 0, sample_ids[0])], 0)
     assert steps.last_finished(store, "small") == 0

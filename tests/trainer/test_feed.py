@@ -43,6 +43,10 @@ def ids(order):
     return [[[sample.sample_id for sample in row] for row in micro_batch] for micro_batch in order.micro_batches]
 
 
+def pending_tokens(attempt):
+    return sum(sample.num_tokens for sample in samples.pending(attempt.store, attempt.run_id))
+
+
 def publish(attempt, *versions):
     for version in versions:
         policies.publish(attempt, version, version, "digest")
@@ -76,7 +80,7 @@ def test_it_waits_for_its_groups_and_says_so(attempt, worker):
 def test_a_stall_closes_a_smaller_step(attempt, worker):
     """Nothing in flight and admission closed under the present allowance: waiting would be for ever."""
     small_groups.generate(attempt, worker, 1)
-    runs.set_allowance(attempt, 3, samples.pending_tokens(attempt.store, attempt.run_id))
+    runs.set_allowance(attempt, 3, pending_tokens(attempt))
     ledger.say(attempt, worker, data_ended=False, allowance_step_seen=2)
     stalled, _ = feed(attempt)
     assert stalled.next_order(1, 0) is NOT_YET  # the worker has not seen the newest allowance
@@ -90,7 +94,7 @@ def test_dropping_stale_samples_makes_room_so_the_step_waits_for_its_groups(atte
     small_groups.generate(attempt, worker, 1, version=0)
     small_groups.generate(attempt, worker, 1, version=2)
     publish(attempt, 0, 1, 2)
-    runs.set_allowance(attempt, 3, samples.pending_tokens(attempt.store, attempt.run_id))
+    runs.set_allowance(attempt, 3, pending_tokens(attempt))
     ledger.say(attempt, worker, data_ended=False, allowance_step_seen=3)
     waiting, _ = feed(attempt, max_staleness=1)
     assert waiting.next_order(1, 0) is NOT_YET
