@@ -42,6 +42,7 @@ def fork(
         head = {"config": config, "config_hash": config_hash, "run_dir": run_dir, "max_attempts": 20}
         start = {"token": 0, "policy_version": -1, "next_prompt_index": 0, "last_ready_order": 0}
         origin = {"forked_from": parent_id, "forked_step": step, "checkpoint_step": step or None}
+        origin |= {"data_fingerprint": _fingerprint(connection, parent_id, config)}
         row = {"run_id": run_id, "status": "created", "request": "none", "created_at": time.time()}
         connection.execute(insert(schema.runs).values(**row, **head, **start, **origin))
         _copy_steps(connection, parent_id, run_id, step)
@@ -49,6 +50,14 @@ def fork(
         if checkpoint is not None:
             path, digest = checkpoint
             _add_cursor(connection, run_id, step, path, digest)
+
+
+def _fingerprint(connection: Connection, parent_id: str, config: dict[str, Any]) -> str | None:
+    """What the data was, if it is to be the parent's."""
+    columns = schema.runs.c
+    query = select(columns.config, columns.data_fingerprint).where(columns.run_id == parent_id)
+    parents, fingerprint = connection.execute(query).one()
+    return fingerprint if config.get("data") == parents.get("data") else None
 
 
 def _finished_at(connection: Connection, parent_id: str, step: int) -> float:

@@ -149,13 +149,17 @@ def set_environment(attempt: Attempt, environment: dict[str, Any]) -> None:
 
 
 def check_data(attempt: Attempt, fingerprint: str) -> None:
-    """Note what the data set is, once; BadInput when it is no longer what the run began with."""
+    """Note what the data set is; BadInput when it is no longer what the run began with.
+
+    A fingerprint that says more than the one noted, in the same words, takes its place.
+    """
     query = select(schema.runs.c.data_fingerprint).where(schema.runs.c.run_id == attempt.run_id)
     with attempt.write() as connection:
         known = connection.execute(query).scalar()
-        if known is None:
+        is_same = known is None or fingerprint == known or fingerprint.startswith(f"{known}, ")
+        if is_same and known != fingerprint:
             _update(connection, attempt.run_id, data_fingerprint=fingerprint)
-    if known not in (None, fingerprint):
+    if not is_same:
         raise BadInput(
             f"run {attempt.run_id!r} began with another data set ({known} then, {fingerprint} now), and its prompts "
             f"are known by their place: restore it, or go on with: agrpo resume {attempt.run_id} --accept-new-data"

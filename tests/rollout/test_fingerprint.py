@@ -4,10 +4,12 @@ import pytest
 from datasets import Dataset, IterableDataset
 
 from agrpo.errors import BadInput
-from agrpo.rollout.fingerprint import NUM_ROWS_OF_TABLE, fingerprint
-from agrpo.store import runs
+from agrpo.rollout import fingerprint as of_data
+from agrpo.rollout.fingerprint import NUM_ROWS_OF_SAMPLE, fingerprint
+from agrpo.store import Store, runs
 from tests.rollout.run_world import RunWorld, rows
 from tests.worlds.scripted_server import ScriptedServer
+from tests.worlds.small_groups import start_run
 
 
 def test_the_same_rows_in_any_container_have_the_same_fingerprint():
@@ -22,9 +24,35 @@ def test_a_change_is_seen(change):
     assert fingerprint(change(rows(5))) != fingerprint(rows(5))
 
 
-def test_a_large_table_is_sampled_with_its_end():
-    large = rows(NUM_ROWS_OF_TABLE * 2 + 1)
-    assert fingerprint([*large[:-1], large[0]]) != fingerprint(large)
+LARGE = rows(NUM_ROWS_OF_SAMPLE * 2 + 1)
+CHANGED = [LARGE[0], LARGE[0], *LARGE[2:]]
+"""Its sample, every third row, is the same."""
+
+
+def test_one_row_of_a_large_table_is_enough(monkeypatch):
+    assert fingerprint(CHANGED) != fingerprint(LARGE) == fingerprint(Dataset.from_list(LARGE))
+    monkeypatch.setattr(of_data, "NUM_ROWS_READ", len(LARGE) - 1)
+    assert fingerprint(CHANGED) == fingerprint(LARGE)  # too large to be read as a whole
+    assert fingerprint([*LARGE[:-1], LARGE[0]]) != fingerprint(LARGE)
+
+
+def test_rows_that_take_long_to_read_are_sampled():
+    """Pictures: every one would be decoded."""
+    assert fingerprint([{**row, "picture": object()} for row in LARGE]).count(", ") == 1
+
+
+def test_a_fingerprint_of_an_older_agrpo_is_accepted_and_completed(tmp_path):
+    store = Store.open(f"sqlite:///{tmp_path}/agrpo.db")
+    store.migrate()
+    attempt = start_run(store)
+    now = fingerprint(LARGE)
+    old, _, everything = now.rpartition(", all ")
+    assert old and everything
+    runs.check_data(attempt, old)
+    runs.check_data(attempt, now)
+    with pytest.raises(BadInput, match="began with another data set"):
+        runs.check_data(attempt, fingerprint(CHANGED))
+    store.close()
 
 
 def test_a_stream_is_known_by_its_beginning():

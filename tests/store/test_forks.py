@@ -90,6 +90,14 @@ def test_step_0_shares_nothing(parent):
     assert verify(parent.store, "fork").problems == []
 
 
+def test_it_refuses_other_data_than_the_parent_had_unless_it_names_other_data(parent):
+    runs.check_data(parent, "6 rows, abc")
+    assert runs.get_run(parent.store, fork(parent, 1).run_id).data_fingerprint == "6 rows, abc"
+    config, checkpoint = {"data": {"path": "others.jsonl"}}, ("runs/other/checkpoint", "digest")
+    forks.fork(parent.store, parent.run_id, 1, "other", config, "hash", "runs/other", checkpoint)
+    assert runs.get_run(parent.store, "other").data_fingerprint is None
+
+
 def test_what_cannot_be_forked(parent):
     with pytest.raises(BadInput, match="has not finished step 3"):
         fork(parent, 3)
