@@ -24,8 +24,9 @@ def evaluate(
         Print one JSON object.
     """
     from agrpo.cli.evaluate import print_evaluation
+    from flows.beforehand import load_secrets
 
-    print_evaluation(store, run, step, url, as_json)
+    print_evaluation(store, run, step, url, as_json, beforehand=load_secrets)
     return 0
 
 

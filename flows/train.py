@@ -12,8 +12,8 @@ from agrpo.launch.attach import Attached, attach
 from agrpo.runfile import RunFile, config_hash, decisive, stored_config
 from agrpo.session.check import check_input
 from agrpo.session.session import Session
-from agrpo.store import Store, leases
-from flows.again import state_before_mistake
+from agrpo.store import Store, leases, runs
+from flows.again import ended_already
 from tasks import timeline
 from tasks.reporter import reporting
 from tasks.timeline import shown
@@ -24,12 +24,14 @@ _STAND_BY_S = 2.0
 @flow(name="agrpo-train", flow_run_name="{config.name}", persist_result=False)
 def train(config: RunFile) -> State[Any]:
     """Train a model as the run file says, or continue where the run of that name stopped."""
-    ended = state_before_mistake()
+    ended = ended_already(config.limits.max_attempts)
     if ended is not None:
         return ended
-    check_input(config)
+    if shown(timeline.is_finished, config):
+        return _finished_already(config)
     if config.secrets:
         shown(timeline.load_secrets, config)
+    check_input(config)
     shown(timeline.prepare_data, config)
     shown(timeline.migrate, config.store_url)
     store = Store.open(config.store_url)
@@ -39,16 +41,21 @@ def train(config: RunFile) -> State[Any]:
         store.close()
 
 
+def _finished_already(config: RunFile) -> State[Any]:
+    return Completed(message=f"run {config.name} is finished already; nothing was done")
+
+
 def _attach(config: RunFile, store: Store) -> Attached:
     """Prefect may start a flow run again while its first process lives: the second one then stands by."""
     settings, digest = stored_config(config), config_hash(config)
+    owner = flow_run.root_flow_run_id  # that of the nightly flow, which is what a person or an automation begins again
     while True:
         try:
             limit = config.limits.max_attempts
-            folder, owner = config.run_dir, flow_run.id
+            folder = config.run_dir
             return attach(store, config.name, settings, digest, folder, owner, max_attempts=limit, reading=decisive)
         except LeaseHeld:
-            if leases.attempts(store, config.name)[-1].flow_run_id != flow_run.id:
+            if leases.attempts(store, config.name)[-1].flow_run_id != owner:
                 raise
             time.sleep(_STAND_BY_S)
 
@@ -56,9 +63,9 @@ def _attach(config: RunFile, store: Store) -> Attached:
 def _attached(config: RunFile, store: Store) -> State[Any]:
     found = _attach(config, store)
     if found.attempt is None:
-        return Completed(message=f"run {config.name} is finished already; nothing was done")
+        return _finished_already(config)
     try:
-        session = Session(config, found.attempt)
+        session = Session(config.kept_in(runs.get_run(store, config.name).run_dir), found.attempt)
         with reporting(session), session:  # the last report says how it ended
             _timeline(session)
     except (RunStopped, KeyboardInterrupt):

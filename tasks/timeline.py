@@ -7,6 +7,8 @@ settings, numbers and the session; tokens and tensors never do.
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
@@ -18,7 +20,7 @@ from prefect.exceptions import Pause, PrefectHTTPStatusError
 
 from agrpo.errors import BadInput
 from agrpo.runfile import RunFile
-from agrpo.session.check import check_data
+from agrpo.session import check
 from agrpo.session.session import Session
 from agrpo.store import Store
 
@@ -36,6 +38,19 @@ def shown(staged: Any, *arguments: Any) -> Any:
         return staged(*arguments)
     except _PREFECT_SAYS_NO:
         return staged.fn(*arguments)
+
+
+def unless_away(tell: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+    """Tell Prefect something that stands in the store, too: a run is not to fail because Prefect is away."""
+    with suppress(*_PREFECT_SAYS_NO):
+        tell(*arguments, **named)
+
+
+@stage(task_run_name="look for it in the store")
+def is_finished(config: RunFile) -> bool:
+    """Whether the run is finished already: then nothing of it is imported or loaded."""
+    found = check.find_begun(config)
+    return found is not None and found.status == "finished"
 
 
 @stage(task_run_name="migrate store", retries=2, retry_delay_seconds=1)
@@ -74,7 +89,7 @@ def prepare_model(session: Session) -> str:
 @stage(task_run_name="prepare data")
 def prepare_data(config: RunFile) -> None:
     """Load the rows once, so that bad data is known before the run is."""
-    check_data(config)
+    check.check_data(config)
 
 
 @stage(task_run_name="start server {index}")

@@ -2,19 +2,32 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.table import Table
 
 from agrpo.cli.numbers import estimates
 from agrpo.cli.stores import opened
-from agrpo.session.evaluating import evaluate_run
+from agrpo.runfile import RunFile
+from agrpo.session.evaluating import evaluate_run, settings_of
 
 
-def print_evaluation(store_url: str | None, run_id: str, step: int | None, url: str | None, as_json: bool) -> None:
-    """Evaluate unless the same evaluation is in the store already, then print it."""
+def print_evaluation(
+    store_url: str | None,
+    run_id: str,
+    step: int | None,
+    url: str | None,
+    as_json: bool,
+    beforehand: Callable[[RunFile], None],
+) -> None:
+    """Evaluate unless the same evaluation is in the store already, then print it.
+
+    `beforehand` makes ready what the run's own functions may want when they are imported.
+    """
     with opened(store_url) as store:
         store.migrate()
+        beforehand(settings_of(store, run_id))
         found = evaluate_run(store, run_id, step, url)
     if as_json:
         print(json.dumps(dataclasses.asdict(found)))

@@ -5,12 +5,34 @@ from pathlib import Path
 
 from agrpo.callables import resolve_callable
 from agrpo.errors import BadInput, StoreError
+from agrpo.launch.attach import refuse_other_settings
 from agrpo.rollout.prompts import open_prompts
-from agrpo.runfile import RunFile, load_dataset
+from agrpo.runfile import RunFile, config_hash, decisive, load_dataset, stored_config
 from agrpo.session.placement import placement
-from agrpo.store import Store
+from agrpo.store import Store, runs
+from agrpo.store.runs import Run
 
 _OURS = ("--port", "--host", "--model")
+
+
+def find_begun(run: RunFile) -> Run | None:
+    """The run as the store has it already, asked before anything is imported or made.
+
+    Raises BadInput when the store cannot be used, or when other settings have taken the run's name.
+    """
+    _check_store(run.store_url)
+    try:
+        store = Store.open(run.store_url, create=False)
+    except StoreError:  # no store yet
+        return None
+    try:
+        store.migrate()
+        found = runs.find_run(store, run.name)
+        if found is not None:
+            refuse_other_settings(store, found, stored_config(run), config_hash(run), decisive)
+        return found
+    finally:
+        store.close()
 
 
 def check_input(run: RunFile) -> None:

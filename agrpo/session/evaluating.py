@@ -18,6 +18,12 @@ from agrpo.store import Store, checkpoints, evaluations, runs
 from agrpo.store.evaluations import Evaluation
 
 
+def settings_of(store: Store, run_id: str) -> RunFile:
+    """What a run was begun with, in the folder where it lies. Raises BadInput when there is none of that name."""
+    stored = runs.get_run(store, run_id)
+    return runfile.parse(stored.config, f"run {run_id}").kept_in(stored.run_dir)
+
+
 def evaluate_run(store: Store, run_id: str, step: int | None = None, url: str | None = None) -> Evaluation:
     """Evaluate a checkpoint of a run, by default the last one, or the model it began with (step 0).
 
@@ -25,7 +31,7 @@ def evaluate_run(store: Store, run_id: str, step: int | None = None, url: str | 
     BadInput for a step without a checkpoint.
     """
     stored = runs.get_run(store, run_id)
-    run = runfile.parse(stored.config, f"run {run_id}")
+    run = settings_of(store, run_id)
     if step == 0:
         return evaluate_model(store, run, 0, run.model.path, url)
     found = {row.step: row.path for row in checkpoints.all(store, run_id)}

@@ -9,13 +9,13 @@ from agrpo.cli.progress import Progress
 from agrpo.plotting.history import History, Mark
 from tasks import timeline
 from tasks.page import markdown, picture
-from tasks.timeline import shown
+from tasks.timeline import shown, unless_away
 
 STAGES = [value for value in vars(timeline).values() if isinstance(value, Task)]
 
 
 def test_no_stage_is_cached_or_kept() -> None:
-    assert len(STAGES) == 11
+    assert len(STAGES) == 12
     for stage in STAGES:
         assert stage.cache_policy == NO_CACHE
         assert stage.persist_result is False
@@ -42,12 +42,18 @@ def test_a_stage_is_done_without_prefect_when_prefect_is_away() -> None:
     assert shown(Away(), 1) == 2
 
 
+def test_what_stands_in_the_store_too_may_be_lost_on_prefect() -> None:
+    unless_away(Away(), 1)
+    with pytest.raises(TimeoutError):
+        unless_away(Broken(), 1)
+
+
 def test_a_failing_stage_is_not_begun_again() -> None:
     with pytest.raises(TimeoutError):
         shown(Broken(), 1)
 
 
-HISTORY = History("climb", "running", [(3, {"reward": 0.5})], [Mark(2, "worker 0 was ended by signal 9")])
+HISTORY = History("climb", "running", [(3, {"reward": 0.5})], [Mark(2, "worker 0 was ended\nby signal 9 | 11")])
 
 
 def test_the_page_on_a_run_names_its_numbers_processes_and_restarts() -> None:
@@ -71,7 +77,7 @@ def test_the_page_on_a_run_names_its_numbers_processes_and_restarts() -> None:
         "step 3 of 12, 1 min 15 s",
         "| reward | 0.500 |",
         "| trainer 0 | pid 8 | step 4 |",
-        "| 2 | worker 0 was ended by signal 9 |",
+        r"| 2 | worker 0 was ended by signal 9 \| 11 |",
         "![plot](data:)",
     ):
         assert expected in page

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from agrpo.errors import BadInput
-from agrpo.runfile import parse
-from agrpo.session.check import check_input
+from agrpo.runfile import config_hash, parse, stored_config
+from agrpo.session.check import check_input, find_begun
+from agrpo.store import Store, leases, runs
 
 MODULE = """
 def rows():
@@ -53,3 +54,17 @@ def test_what_is_missing_is_one_line(given: dict[str, object], wrong: dict[str, 
         check_input(parse({**given, **wrong}, "test"))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_finished_run_is_known_before_its_code_is_imported(given: dict[str, object], tmp_path: Path) -> None:
+    run = parse({**given, "rewards": ["gone.py:reward"], "store": {"url": f"sqlite:///{tmp_path}/agrpo.db"}}, "test")
+    assert find_begun(run) is None
+    assert not (tmp_path / "agrpo.db").exists()
+    store = Store.open(run.store_url)
+    store.migrate()
+    runs.create_run(store, "x", stored_config(run), config_hash(run), str(run.run_dir))
+    attempt = leases.acquire(store, "x", leases.this_process())
+    for status in ("running", "finished"):
+        runs.set_status(attempt, status)
+    found = find_begun(run)
+    assert found is not None and found.status == "finished"
