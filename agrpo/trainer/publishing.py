@@ -9,7 +9,7 @@ import torch
 from agrpo import versions
 from agrpo.errors import MalformedAnswer, Outage, ServerOutage, WeightSyncError
 from agrpo.metrics import Window
-from agrpo.store import Attempt, events, policies, processes, servers
+from agrpo.store import Attempt, events, policies, processes, servers, steps
 from agrpo.store.servers import ServerRecord
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 from agrpo.trainer.policy_weights import PolicyWeights
@@ -39,7 +39,7 @@ class PolicySync(Protocol):
         """On every rank whenever the weights have changed: collect what rank 0 will need of the others."""
         ...
 
-    def settle(self, step: int, digest: str, diverged: bool) -> None:
+    def settle(self, step: int, digest: str) -> None:
         """Before anything new: make the servers serve what a fresh start or a replay arrived at."""
         ...
 
@@ -85,8 +85,12 @@ class ServerSync:
         if self._weights.is_sharded:
             self._probe.read()
 
-    def settle(self, step: int, digest: str, diverged: bool) -> None:
-        """Publish unless the current version is these weights, or these weights were never to be published."""
+    def settle(self, step: int, digest: str) -> None:
+        """Publish unless the current version is these weights, or these weights were never to be published.
+
+        The current version's step may have made other weights when it was replayed, perhaps by an attempt that was
+        killed before it came here: what the servers have is then no part of the run any more.
+        """
         self._step, self._digest = step, digest
         known = policies.policies(self._attempt.store, self._attempt.run_id)
         if not known:
@@ -94,7 +98,8 @@ class ServerSync:
         current = known[-1]
         if current.digest == digest:
             return self.keep_current()
-        if diverged or current.step == step:
+        made = steps.digests(self._attempt.store, self._attempt.run_id).get(current.step, current.digest)
+        if made != current.digest or current.step == step:
             message = f"replay to step {step} made other weights than version {current.version}: they are a new version"
             events.add(self._attempt, "replay_diverged", message, step=step, was=current.digest, now=digest)
             return self._publish()
@@ -166,6 +171,7 @@ class ServerSync:
                 return False
 
     def _send_once(self, version: int, have: set[int]) -> dict[str, WeightSyncError]:
+        self._attempt.check()  # no server would notice that another attempt has taken over
         lacking = {server.url: server for server in _lacking(self._healthy(), version, have)}
         for url in lacking.keys() - self._backends.keys():
             self._backends[url] = self._greet(url)

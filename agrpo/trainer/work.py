@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -58,7 +58,6 @@ class RunWork:
         self._meter = GroupMeter(attempt, measures.window)
         self._shelf = CheckpointShelf(attempt, checkpoint_root)
         self._saved_at = self._looked_at = self._beaten_at = time.monotonic()
-        self._diverged = False
 
     @property
     def store(self) -> Store:
@@ -87,7 +86,7 @@ class RunWork:
             )
             runs.set_allowance(self._attempt, 0, tokens)
         if step >= self._feed.last_recorded:
-            self._sync.settle(step, self._weights.digest(), diverged=False)
+            self._sync.settle(step, self._weights.digest())
 
     def next_order(self, step: int) -> StepOrder | Ending:
         """The step's order; every rank gets rank 0's."""
@@ -117,15 +116,13 @@ class RunWork:
             return
         digest = self._weights.digest()
         values = {"num_tokens": order.num_tokens, "num_trained": order.num_trained}
-        verdict = steps.finish(self._attempt, order.step, digest, values)
-        self._diverged |= verdict == "different"
+        steps.finish(self._attempt, order.step, digest, values)
         if order.step < self._feed.last_recorded:
             return
         full = full_step_tokens(order.num_raw_tokens, order.num_groups, self._args.groups_per_step)
         runs.set_allowance(self._attempt, order.step, allowance_tokens(full, self._args.max_staleness))
         if order.is_replay:
-            self._sync.settle(order.step, digest, self._diverged)
-            self._diverged = False
+            self._sync.settle(order.step, digest)
         else:
             self._sync.after_step(order.step, digest)
 
@@ -183,4 +180,10 @@ def environment() -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "ranks": ranks.world_size(),
         "machine": os.uname().machine,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
+
+
+def repeats_itself(known: Mapping[str, object]) -> bool:
+    """Whether the same steps make the same bits there: always on a CPU, on a GPU with deterministic kernels."""
+    return known["device"] == "cpu" or known["deterministic"] is True

@@ -24,19 +24,19 @@ class NoServers:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self.calls: list[tuple[str, int, bool]] = []
+        self.calls: list[tuple[str, int]] = []
 
     def prepare(self) -> None:
         pass
 
-    def settle(self, step: int, digest: str, diverged: bool) -> None:
-        self.calls.append(("settle", step, diverged))
+    def settle(self, step: int, digest: str) -> None:
+        self.calls.append(("settle", step))
         known = policies.policies(self._attempt.store, self._attempt.run_id)
         if not known or known[-1].digest != digest:
             self._publish(step, digest)
 
     def after_step(self, step: int, digest: str) -> None:
-        self.calls.append(("after_step", step, False))
+        self.calls.append(("after_step", step))
         self._publish(step, digest)
 
     def keep_current(self) -> None:

@@ -60,7 +60,7 @@ def test_a_run_trains_every_sample_once_and_ends_with_its_data(attempt, model_pa
     assert trainer.state.global_step == 3
     assert sorted(row.sample_id for _, row in trained(attempt)) == list(range(1, 25))
     assert samples.pending(attempt.store, attempt.run_id) == []
-    assert sync.calls == [("settle", 0, False)] + [("after_step", step, False) for step in (1, 2, 3)]
+    assert sync.calls == [("settle", 0)] + [("after_step", step) for step in (1, 2, 3)]
     assert [row.step for row in policies.policies(attempt.store, attempt.run_id)] == [0, 1, 2, 3]
     run = runs.get_run(attempt.store, attempt.run_id)
     assert (run.step, run.checkpoint_step, run.allowance_step) == (3, 3, 3)
@@ -102,7 +102,7 @@ def test_killed_and_resumed_the_weights_are_bitwise_those_of_an_undisturbed_run(
     assert trained(again) == membership
     assert weights_digest(trainer.model) == weights_digest(whole.model) == expected[-1]
     # Nothing is published during the replay; step 4 was never published before.
-    assert sync.calls == [("settle", 4, False)]
+    assert sync.calls == [("settle", 4)]
     assert [row.digest for row in policies.policies(store, "again")] == expected
     assert not [event for event in events.events(store, "again") if event.kind == "replay_differs"]
     assert [step for step, _ in metrics.series(store, "again")] == [1, 2, 3, 4]
@@ -127,7 +127,7 @@ def test_a_replay_that_makes_other_weights_is_noticed(attempt, model_path, tmp_p
     with pytest.raises(Killed):
         train(attempt, model_path, tmp_path, KillAfter(1))
     _, sync = train(attempt, model_path, tmp_path, learning_rate=2e-2)
-    assert sync.calls == [("settle", 2, True)]
+    assert sync.calls == [("settle", 2)]
     assert [event.kind for event in events.events(attempt.store, attempt.run_id)].count("replay_differs") == 1
 
 
