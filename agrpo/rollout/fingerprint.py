@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -14,6 +14,8 @@ NUM_ROWS_OF_SAMPLE = 2048
 """Rows of a table's sample, spread evenly; a table with fewer is its own sample."""
 NUM_ROWS_OF_STREAM = 16
 """Rows at the beginning of a stream that are read."""
+
+_BATCH = 1000
 
 
 def fingerprint(dataset: Any) -> str:
@@ -31,7 +33,7 @@ def fingerprint(dataset: Any) -> str:
     known = f"{size} rows, {rows_digest(sample)}"
     if len(sample) == size or size > NUM_ROWS_READ or not _is_plain(sample[0]):
         return known
-    return f"{known}, all {rows_digest(islice(iter(dataset), size))}"
+    return f"{known}, all {rows_digest(_rows(dataset, size))}"
 
 
 def rows_digest(rows: Iterable[Any]) -> str:
@@ -40,6 +42,16 @@ def rows_digest(rows: Iterable[Any]) -> str:
     for row in rows:
         digest.update(encoder.encode(row).encode() + b"\n")
     return digest.hexdigest()
+
+
+def _rows(dataset: Any, size: int) -> Iterator[Any]:
+    """All rows; those of a `datasets.Dataset` come ten times as fast in batches of columns."""
+    if not hasattr(dataset, "iter"):
+        yield from islice(iter(dataset), size)
+        return
+    for columns in dataset.iter(_BATCH):
+        for values in zip(*columns.values(), strict=True):
+            yield dict(zip(columns, values, strict=True))
 
 
 def _is_plain(row: Any) -> bool:
