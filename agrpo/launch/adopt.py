@@ -120,7 +120,8 @@ def end(attempt: Attempt, records: list[ProcessRecord]) -> None:
 
     One on another host is out of reach: its token is void, and its own supervisor ends it there.
     """
-    here = [record for record in records if is_here(record) and supervisor.is_alive(record.pid, record.pid_started)]
+    near = [record for record in records if is_here(record)]
+    here = [record for record in near if supervisor.is_alive(record.pid, record.pid_started)]
     overseers = {record.id: Overseer.of(record) for record in here}
     for record in here:
         overseer = overseers[record.id]
@@ -131,8 +132,9 @@ def end(attempt: Attempt, records: list[ProcessRecord]) -> None:
     deadline = time.monotonic() + TERMINATION_S
     while time.monotonic() < deadline and not all(_is_gone(record, overseers[record.id]) for record in here):
         time.sleep(0.05)
-    for record in here:
+    for record in near:  # a process that died with its supervisor may have left children
         supervisor.kill_group(record.pid, record.pid_started)
+    for record in here:
         reason = f"left by attempt {record.token}; ended by attempt {attempt.token}"
         processes.ended(attempt, record.id, None, reason)
         events.add(attempt, "reaped", f"{record.kind} {record.index}: {reason}", process_id=record.id, pid=record.pid)

@@ -28,7 +28,9 @@ from typing import NamedTuple, NoReturn
 
 TICK_S = 0.2
 PLACEHOLDER = "{process_id}"
-_PR_SET_CHILD_SUBREAPER = 36
+SUPERVISOR = "AGRPO_SUPERVISOR"
+"""Names the supervisor's pid in its command's environment."""
+PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 class ProcessStat(NamedTuple):
@@ -104,10 +106,11 @@ class Command:
         # Orphans of the command come to us instead of init, so kill() finds them wherever they went.
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         read_end, self._go = os.pipe()
+        supervisor = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self._go)
-            _exec(read_end, argv, ahead)
+            _exec(read_end, argv, ahead, supervisor)
         os.close(read_end)
         with contextlib.suppress(OSError):  # the child does the same; whoever is first
             os.setpgid(self.pid, self.pid)
@@ -278,10 +281,15 @@ def _announce(pid: int) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def _exec(go: int, argv: list[str], ahead: bool) -> NoReturn:
+def _exec(go: int, argv: list[str], ahead: bool, supervisor: int) -> NoReturn:
     """The forked half: its own group, the log as output, then the command, unless `ahead` only when told."""
     try:
         os.setpgid(0, 0)
+        # Supervisor and launcher may be killed together. exec keeps this; a fork does not (orphans.py).
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != supervisor:
+            os._exit(0)
+        os.environ[SUPERVISOR] = str(supervisor)
         for changed in (signal.SIGINT, signal.SIGPIPE):  # Python's own
             signal.signal(changed, signal.SIG_DFL)
         os.dup2(go if ahead else os.open(os.devnull, os.O_RDONLY), 0)

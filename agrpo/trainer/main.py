@@ -11,6 +11,7 @@ from agrpo import runfile
 from agrpo.errors import BadInput
 from agrpo.launch import exits
 from agrpo.launch.identity import read_identity
+from agrpo.launch.orphans import end_with_parent
 from agrpo.store import Attempt, Store, runs
 from agrpo.trainer.assembly import assemble
 from agrpo.trainer.policy_model import load_policy, load_tokenizer
@@ -44,6 +45,7 @@ def train(attempt: Attempt) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Read the command line, then train."""
+    end_with_parent()
     mine = read_identity("agrpo.trainer.main", "Trainer of a run.", arguments)
     train(Attempt(Store.open(mine.store_url, create=False), mine.run_id, mine.token))
 

@@ -127,7 +127,8 @@ def test_a_server_without_a_supervisor_is_ended_with_all_its_children(launch: La
     supervisor = read_stat(first.server).parent
     first.kill()
     os.kill(supervisor, signal.SIGKILL)
-    stays(lambda: is_running(first.server), for_s=0.3)
+    eventually(lambda: not is_running(first.server), within_s=5)
+    assert group_of(first.server) != []  # what it started itself
     second = launch()
     assert not second.adopted
     assert group_of(first.server) == []

@@ -235,3 +235,25 @@ def test_a_reused_pid_is_not_the_process(tmp_path: Path) -> None:
     assert other_stat is not None
     supervisor.kill_group(other.pid, other_stat.started)
     assert other.wait(timeout=5) == -signal.SIGKILL
+
+
+def test_the_command_ends_with_a_supervisor_that_is_killed_together_with_its_owner(tmp_path: Path) -> None:
+    """Nobody is left then who could end it. A server that is adopted keeps its supervisor, and so lives on."""
+    pids = tmp_path / "pids"
+    launcher = f"""
+import subprocess, sys, time
+supervisor = subprocess.Popen([sys.executable, "-I", "-S", {supervisor.__file__!r}, "--", "sleep", "60"],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+child = int(supervisor.stdout.readline().split()[0])
+supervisor.stdin.write(b"1\\n"); supervisor.stdin.flush()
+open({str(pids)!r}, "w").write(f"{{supervisor.pid}} {{child}}")
+time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", launcher])
+    eventually(lambda: len(pids_in(pids)) == 2)
+    supervisor_pid, child = pids_in(pids)
+    os.kill(supervisor_pid, signal.SIGSTOP)  # it must not do it itself
+    process.kill()
+    os.kill(supervisor_pid, signal.SIGKILL)
+    process.wait()
+    eventually(lambda: not is_running(child), within_s=5)
