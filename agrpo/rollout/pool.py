@@ -104,9 +104,10 @@ class ServerPool:
         """
         while True:
             server = await self._take()
+            confirmed = server.row.weight_version or 0
             try:
                 turn = await server.client.generate(prompt_ids, params)
-                await self._refuse_foreign_weights(server, turn)
+                await self._refuse_foreign_weights(server, turn, confirmed)
             except ServerOutage as error:
                 self.num_retries += 1
                 self._pause(server, error)
@@ -175,13 +176,15 @@ class ServerPool:
             asyncio.get_running_loop().call_later(pause + 0.01, self._refresh)
         self._refresh()
 
-    async def _refuse_foreign_weights(self, server: _Server, turn: TurnRecord) -> None:
-        """A server that restarted behind our back serves the base checkpoint, under a version that is no number."""
-        foreign = [version for version, _, _ in turn.weight_versions if not version.isdecimal()]
+    async def _refuse_foreign_weights(self, server: _Server, turn: TurnRecord, confirmed: int) -> None:
+        """A server that restarted behind our back serves the base checkpoint, under a version that is no number; one
+        that a trainer of an earlier attempt has written to serves an older version than it had confirmed."""
+        served = [version for version, _, _ in turn.weight_versions]
+        foreign = [version for version in served if not version.isdecimal() or int(version) < confirmed]
         if foreign:
             await self._on_foreign_weights(server.row)
             raise ServerOutage(
-                f"{server.row.url} generated under weight version {foreign[0]!r}, which this run never published"
+                f"{server.row.url} generated under weight version {foreign[0]!r} when it had confirmed {confirmed}"
             )
 
 

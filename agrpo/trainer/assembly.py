@@ -56,7 +56,7 @@ def server_sync(
     return ServerSync(
         attempt=attempt,
         weights=weights,
-        publisher=Publisher(run_dir / "weights", args.vllm_server_timeout),
+        publisher=Publisher(run_dir / "weights", args.vllm_server_timeout, attempt.token),
         probe=TextProbe(model, tokenizer, args),
         greet=lambda url: greet(url, args, str(model.dtype), drivable),
         args=args,

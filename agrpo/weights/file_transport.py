@@ -21,8 +21,10 @@ _ROOM = 1.2
 class FileTransport:
     """Writes a safetensors file per publish and tells each server where it lies."""
 
-    def __init__(self, folder: Path, timeout_s: float) -> None:
+    def __init__(self, folder: Path, timeout_s: float, token: int = 0) -> None:
+        """`token`: of the attempt, whose files and those of earlier ones are all that it removes."""
         self._folder = folder
+        self._token = token
         self._message: dict[str, str] = {}
 
     def prepare(self, named_tensors: Iterable[tuple[str, torch.Tensor]], version: int, urls: Sequence[str]) -> None:
@@ -31,7 +33,7 @@ class FileTransport:
         num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
         folder = choose_folder(self._folder, urls, num_bytes)
         self.discard()
-        path = folder / f"weights-{version}.safetensors"
+        path = folder / f"weights-{self._token}-{version}.safetensors"
         unfinished = path.with_suffix(".unfinished")
         save_file(tensors, unfinished)
         unfinished.rename(path)
@@ -46,8 +48,8 @@ class FileTransport:
         await phases.finish()
 
     def discard(self) -> None:
-        """Remove every file that this or an earlier, killed attempt has written."""
-        remove_weights(self._folder)
+        """Remove every file that this or an earlier, killed attempt has written: a later one may be sending its own."""
+        remove_weights(self._folder, self._token)
 
 
 def weights_folders(folder: Path) -> tuple[Path, ...]:
@@ -56,11 +58,12 @@ def weights_folders(folder: Path) -> tuple[Path, ...]:
     return (folder, SHARED_MEMORY / f"agrpo-{name}")
 
 
-def remove_weights(folder: Path) -> None:
-    """Remove the weight files of a run, finished or not, wherever they lie."""
+def remove_weights(folder: Path, token: int) -> None:
+    """Remove the weight files of a run up to this attempt, finished or not, wherever they lie."""
     for place in weights_folders(folder):
-        for path in [*place.glob("weights-*.safetensors"), *place.glob("weights-*.unfinished")]:
-            path.unlink(missing_ok=True)
+        for path in [*place.glob("weights-*-*.safetensors"), *place.glob("weights-*-*.unfinished")]:
+            if int(path.name.split("-")[1]) <= token:
+                path.unlink(missing_ok=True)
 
 
 def choose_folder(folder: Path, urls: Sequence[str], num_bytes: int) -> Path:

@@ -22,7 +22,7 @@ from agrpo.weights.phases import Phases
 class NcclTransport:
     """Broadcasts the weights from this process's GPU to the workers of each server."""
 
-    def __init__(self, folder: Path, timeout_s: float) -> None:
+    def __init__(self, folder: Path, timeout_s: float, token: int = 0) -> None:
         self._source = TensorSource()
         self._timeout_s = timeout_s
         self._engines: dict[str, tuple[Any, ControlPlane]] = {}

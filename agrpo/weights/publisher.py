@@ -51,8 +51,10 @@ class SyncReport:
 class Publisher:
     """Sends weights from rank 0 to servers given by URL."""
 
-    def __init__(self, folder: Path, timeout_s: float) -> None:
-        """`folder`: for weight files, below the run's folder. `timeout_s`: of each call to a server."""
+    def __init__(self, folder: Path, timeout_s: float, token: int = 0) -> None:
+        """`folder`: for weight files, below the run's folder. `timeout_s`: of each call to a server. `token`: of the
+        attempt that they belong to."""
+        self._token = token
         self._timeout_s = timeout_s
         self._folder = folder
         self._transports: dict[str, Transport] = {}
@@ -70,7 +72,7 @@ class Publisher:
         new weights.
         """
         if backend not in self._transports:
-            self._transports[backend] = load_transport(backend, self._folder, self._timeout_s)
+            self._transports[backend] = load_transport(backend, self._folder, self._timeout_s, self._token)
         transport = self._transports[backend]
         begun = time.monotonic()
         try:
@@ -109,11 +111,11 @@ def drivable_backends(on_gpu: bool) -> list[str]:
     return list(TRANSPORTS) if on_gpu else [FILE_BACKEND]
 
 
-def load_transport(backend: str, folder: Path, timeout_s: float) -> Transport:
+def load_transport(backend: str, folder: Path, timeout_s: float, token: int = 0) -> Transport:
     """The transport for servers of that backend. Raises BadInput when what it needs is not installed."""
     module, _, attribute = TRANSPORTS[backend].partition(":")
     try:
-        found: Transport = getattr(importlib.import_module(module), attribute)(folder, timeout_s)
+        found: Transport = getattr(importlib.import_module(module), attribute)(folder, timeout_s, token)
     except ImportError as error:
         raise BadInput(f"weight backend {backend!r} needs a package that is not installed here: {error}") from error
     return found

@@ -85,6 +85,7 @@ def test_only_healthy_servers_with_the_current_weights_are_used(
         waiting = asyncio.ensure_future(pool.generate([5], PARAMS))
         done, _ = await asyncio.wait([waiting], timeout=0.1)
         assert not done and not pool.has_usable
+        two.weight_version = "5"
         await pool.update([row(one, bad[1], bad[0]), row(two, 5)], 5)
         await waiting
         assert (len(one.requests), len(two.requests)) == (0, 1)
@@ -191,3 +192,25 @@ def test_the_load_is_the_fullest_cache_and_the_sum_of_the_rest(one: ScriptedServ
         assert await pool.load() is None
 
     scene(play)
+
+
+def test_a_server_that_fell_back_to_older_weights_is_refused_and_told(one: ScriptedServer, two: ScriptedServer) -> None:
+    """A trainer that thawed after a takeover has finished its own update."""
+    one.weight_version, two.weight_version = "5", "8"
+
+    async def play(pool: ServerPool) -> None:
+        await pool.update([row(one, 8), row(two, 8)], 8)
+        turn = await pool.generate([5], PARAMS)
+        assert turn.weight_versions == [("8", 0, 2)]
+
+    assert [server.url for server in scene(play)] == [one.url]
+
+
+def test_newer_weights_than_confirmed_are_an_update_on_its_way(one: ScriptedServer) -> None:
+    one.weight_version = "9"
+
+    async def play(pool: ServerPool) -> None:
+        await pool.update([row(one, 8)], 8)
+        assert (await pool.generate([5], PARAMS)).weight_versions == [("9", 0, 2)]
+
+    assert scene(play) == []

@@ -25,7 +25,7 @@ def test_views_and_gradients_are_written_as_plain_tensors(tmp_path: Path) -> Non
     transport = FileTransport(tmp_path, 1.0)
     weight = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3))
     transport.prepare([("w", weight), ("t", weight.T)], 1, ["http://elsewhere:1"])
-    path = tmp_path / "weights-1.safetensors"
+    path = tmp_path / "weights-0-1.safetensors"
     assert torch.equal(load_file(path)["t"], weight.T)
     assert transport._message == {"path": str(path), "digest": hashlib.sha256(path.read_bytes()).hexdigest()}
 
@@ -47,15 +47,17 @@ def test_a_folder_that_somebody_else_put_into_shared_memory_is_not_used(tmp_path
         shared.unlink()
 
 
-def test_leftovers_of_a_killed_attempt_are_removed(tmp_path: Path) -> None:
+def test_leftovers_of_killed_attempts_are_removed_but_not_files_of_a_later_one(tmp_path: Path) -> None:
     for folder in weights_folders(tmp_path / "weights"):
         folder.mkdir(parents=True)
-        for name in ("weights-7.safetensors", "weights-8.unfinished", "notes.txt"):
+        for name in ("weights-1-7.safetensors", "weights-2-8.unfinished", "weights-3-8.safetensors", "notes.txt"):
             (folder / name).touch()
-    remove_weights(tmp_path / "weights")
+    remove_weights(tmp_path / "weights", token=2)
     for folder in weights_folders(tmp_path / "weights"):
-        assert [path.name for path in folder.iterdir()] == ["notes.txt"]
-        (folder / "notes.txt").unlink()
+        left = sorted(folder.iterdir())
+        assert [path.name for path in left] == ["notes.txt", "weights-3-8.safetensors"]
+        for path in left:
+            path.unlink()
     weights_folders(tmp_path / "weights")[1].rmdir()
 
 
