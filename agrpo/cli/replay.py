@@ -41,5 +41,6 @@ def _words(result: ReplayResult) -> str:
     where = f"weights differ from step {differs.step} on ({differs.recorded} recorded, {differs.made} made)"
     if result.verdict == "different":
         return f"{made}: {where}"
-    why = "other torch, hardware, threads or ranks" if not result.same_environment else "it began with another model"
+    other = "other torch, hardware, threads or ranks, or kernels of a GPU that are not deterministic"
+    why = other if not result.same_environment else "it began with another model"
     return f"{made}, not comparable ({why}): {where}"

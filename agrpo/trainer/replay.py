@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from agrpo import runfile
@@ -22,11 +21,12 @@ from agrpo.store import Store, checkpoints, events, policies, runs, steps
 from agrpo.trainer import ranks
 from agrpo.trainer.checkpoint import Choice, damage, seal
 from agrpo.trainer.feed import Ending, StepOrder, recorded_order
-from agrpo.trainer.policy_model import load_policy, load_tokenizer, weights_digest
+from agrpo.trainer.policy_model import load_policy, load_tokenizer
+from agrpo.trainer.policy_weights import PolicyWeights
 from agrpo.trainer.replay_result import ReplayResult, StepCheck
 from agrpo.trainer.run_config import make_config
 from agrpo.trainer.store_trainer import StoreTrainer
-from agrpo.trainer.work import environment
+from agrpo.trainer.work import environment, repeats_itself
 
 NEVER = 1 << 30
 
@@ -40,7 +40,7 @@ class ReplayWork:
     def __init__(self, store: Store, run_id: str, begin: Choice, to_step: int, output: Path | None) -> None:
         self.checks: list[StepCheck] = []
         self.start_check: StepCheck | None = None
-        self.model: PreTrainedModel | None = None
+        self.weights: PolicyWeights | None = None
         self._store = store
         self._run_id = run_id
         self._begin = begin
@@ -61,8 +61,7 @@ class ReplayWork:
         """Compare what was loaded with what the run had then."""
         known = {row.step: row.digest for row in policies.policies(self._store, self._run_id)}
         recorded = self._digests.get(step, known.get(step))
-        if recorded is not None:
-            self.start_check = StepCheck(step, recorded, weights_digest(self._model))
+        self.start_check = self._checked(step, recorded)
 
     def next_order(self, step: int) -> StepOrder | Ending:
         """The recorded order, up to the last step asked for."""
@@ -79,9 +78,9 @@ class ReplayWork:
 
     def close(self, order: StepOrder) -> None:
         """Compare the weights with the recorded ones."""
-        recorded = self._digests.get(order.step)
-        if recorded is not None:
-            self.checks.append(StepCheck(order.step, recorded, weights_digest(self._model)))
+        checked = self._checked(order.step, self._digests.get(order.step))
+        if checked is not None:
+            self.checks.append(checked)
 
     def log(self, step: int, values: dict[str, float]) -> None:
         """The run has these already."""
@@ -109,10 +108,13 @@ class ReplayWork:
             shutil.rmtree(filled.parent, ignore_errors=True)
         ranks.all_here()
 
-    @property
-    def _model(self) -> PreTrainedModel:
-        assert self.model is not None
-        return self.model
+    def _checked(self, step: int, recorded: str | None) -> StepCheck | None:
+        """On rank 0, when the run noted a digest; every rank takes part, as sharded weights are to be gathered."""
+        assert self.weights is not None
+        self.weights.gather()
+        if recorded is None or ranks.rank() > 0:
+            return None
+        return StepCheck(step, recorded, self.weights.digest())
 
 
 def replay(
@@ -132,9 +134,10 @@ def replay(
     args = make_config(run, _settings(run, output))
     work = ReplayWork(store, run_id, begin, to_step, output)
     trainer = StoreTrainer(load_policy(run.model.path, args), args, load_tokenizer(run.model.path, args))
-    work.model = trainer.policy
+    work.weights = PolicyWeights(trainer.policy)
     trainer.train_in(work)
-    same = stored.environment == environment() and not _environment_changed(store, run_id)
+    now = environment()
+    same = stored.environment == now and repeats_itself(now) and not _environment_changed(store, run_id)
     return ReplayResult(run_id, from_step, to_step, work.start_check, work.checks, same)
 
 

@@ -3,11 +3,13 @@
 import shutil
 
 import pytest
+import torch
 
 from agrpo.errors import BadInput
 from agrpo.store import leases, runs, steps
 from agrpo.trainer.checkpoint import MARKER
 from agrpo.trainer.replay import replay
+from agrpo.trainer.work import environment, repeats_itself
 from tests.trainer import ledger
 from tests.worlds.small_groups import DEAD
 from tests.worlds.tiny_model import make_tiny_model
@@ -100,3 +102,16 @@ def test_a_run_of_a_script_is_refused(recorded):
     runs.create_run(recorded.store, "script", {"model": "x"}, "h", "d")
     with pytest.raises(BadInput, match="started by a script"):
         replay(recorded.store, "script", 1)
+
+
+def test_a_gpu_repeats_itself_only_with_deterministic_kernels():
+    """Else other bits would count as a difference (exit 1), when they say nothing (exit 3)."""
+    assert environment()["deterministic"] is False
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert environment()["deterministic"] is True
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert repeats_itself({"device": "cpu", "deterministic": False})
+    assert repeats_itself({"device": "H200", "deterministic": True})
+    assert not repeats_itself({"device": "H200", "deterministic": False})
