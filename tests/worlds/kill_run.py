@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from agrpo.launch.supervisor import read_stat
-from agrpo.store import Store, groups, processes, runs
+from agrpo.store import Store, events, groups, processes, runs
 from tests.worlds.tiny_model import make_tiny_model
 from tests.worlds.verified import check_store
 
@@ -186,16 +186,33 @@ class KillRun:
         os.kill(self.launcher.pid if name == "launcher" else self.alive()[name], signal.SIGKILL)
 
     def kill_one(self, random: Random) -> str:
-        """SIGKILL for a process of the run, its server, its launcher or a supervisor; what it was."""
-        assert self.launcher is not None and self.server is not None
-        victims = {"launcher": self.launcher.pid, "server": self.server.pid}
-        for kind, pid in self.alive().items():
-            stat = read_stat(pid)
-            if stat is not None:
-                victims[kind] = pid
-                victims[f"supervisor of {kind}"] = stat.parent
-        name = random.choice(sorted(victims))
-        if victims[name] > 1:
-            with suppress(ProcessLookupError):  # it ended by itself in between: dead all the same
+        """SIGKILL for a living process of the run, its server, its launcher or a supervisor; what it was."""
+        while True:
+            victims = self._victims()
+            name = random.choice(sorted(victims))
+            with suppress(ProcessLookupError):  # it ended by itself since: another one is to be killed
                 os.kill(victims[name], signal.SIGKILL)
-        return name
+                return name
+
+    def _victims(self) -> dict[str, int]:
+        """Pids by what they are; only what lives, zombies left out."""
+        assert self.launcher is not None and self.server is not None
+        found = {"launcher": self.launcher.pid, "server": self.server.pid, **self.alive()}
+        found = {name: pid for name, pid in found.items() if read_stat(pid) is not None}
+        for kind in self.alive().keys() & found.keys():
+            stat = read_stat(found[kind])
+            if stat is not None and b"supervisor.py" in _command_line(stat.parent):
+                found[f"supervisor of {kind}"] = stat.parent
+        return found
+
+    def diverged(self) -> list[str]:
+        """What resumed trainers said of steps that became other weights than before: must be nothing."""
+        kinds = ("replay_differs", "replay_diverged")
+        return [event.message for event in events.events(self.store, NAME) if event.kind in kinds]
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
