@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agrpo.store import Store, runs
+from agrpo.store import Store, leases, runs, steps
 from tests.worlds.tiny_run import AGRPO
 
 MODULE = """
@@ -77,10 +77,11 @@ def test_a_name_that_other_settings_have_taken_is_refused_before_anything_starts
     store = Store.open(f"sqlite:///{folder}/runs/agrpo.db")
     store.migrate()
     runs.create_run(store, "x", {"name": "x"}, "another hash", str(folder))
+    steps.record(leases.acquire(store, "x", leases.this_process()), 1, [], 0)  # it has trained
     ended = subprocess.run([AGRPO, "train", "run.yaml"], cwd=folder, capture_output=True, text=True)
     assert ended.returncode == 2
     assert "was started with other settings" in ended.stderr
-    assert runs.get_run(store, "x").token == 0
+    assert runs.get_run(store, "x").token == 1
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
