@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -19,6 +20,8 @@ OUTAGE = 75
 LEASE_LOST = 76
 STOPPED = 143
 """Asked to stop before its work was done; what a shell reports of SIGTERM."""
+LEAVE_SIGNAL = signal.SIGUSR1
+"""To a worker: finish the groups in flight, take no further ones, and end with DONE."""
 CANNOT_EXECUTE = (126, 127)
 REFUSAL = "cannot go on: "
 """Begins the words of a child that met input it cannot use, in its log."""

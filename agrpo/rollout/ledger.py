@@ -63,6 +63,10 @@ class Ledger:
         self._next_flush_at = 0.0
         self._flush_timer: asyncio.TimerHandle | None = None
         self._failure: BaseException | None = None
+        self.num_in_flight = 0
+        """Groups in hand, as was said last."""
+        self.is_leaving = False
+        """Set to take no further prompts, whatever the run wants."""
 
     async def view(self) -> View:
         """Read the run as it is now."""
@@ -191,10 +195,11 @@ class Ledger:
             self._attempt,
             self._process_id,
             admission.num_in_flight,
-            admission.open,
+            admission.open or self.is_leaving,  # for whoever comes after: the trainer waits for further samples
             admission.data_ended,
             admission.allowance_step,
         )
+        self.num_in_flight = admission.num_in_flight
 
     def _read_view(self) -> View:
         store, run_id = self._attempt.store, self._attempt.run_id
@@ -206,7 +211,7 @@ class Ledger:
             allowance_step=bounds.allowance_step or 0,
             pending_tokens=bounds.pending_tokens,
             num_elsewhere=bounds.num_elsewhere,
-            wants_work=bounds.request == "none",
+            wants_work=bounds.request == "none" and not self.is_leaving,
             servers=tuple(servers.servers(store, run_id)),
         )
 

@@ -80,23 +80,27 @@ def refuse_unpicklable(spec: WorkerSpec) -> None:
 
 
 def run_worker(spec: WorkerSpec, process_id: int) -> None:
-    """Work for a run until SIGTERM, then exit as asked to stop: a worker is never done by itself.
+    """Work for a run until SIGTERM, then exit as asked to stop: only one that is to leave is ever done.
 
     Raises LeaseLost, an Outage that lasted, or a bug's own exception.
     """
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     attempt = Attempt(Store.open(spec.store_url, create=False), spec.run_id, spec.token)
     try:
-        asyncio.run(work(spec, attempt, process_id))
+        has_left = asyncio.run(work(spec, attempt, process_id))
     except Exception as errors:
         error = root_error(errors)
         _tell(attempt, error)
         raise error from None
-    raise SystemExit(exits.STOPPED)  # the launcher starts it again unless the run is stopping
+    # Whoever was stopped is started again unless the run is stopping.
+    raise SystemExit(exits.DONE if has_left else exits.STOPPED)
 
 
-async def work(spec: WorkerSpec, attempt: Attempt, process_id: int) -> None:
-    """The worker on an event loop: until it is cancelled or gets SIGTERM. Raises an exception group."""
+async def work(spec: WorkerSpec, attempt: Attempt, process_id: int) -> bool:
+    """The worker on an event loop, until it is cancelled, gets SIGTERM or has left; whether it was told to leave.
+
+    Raises an exception group.
+    """
     config = spec.config
     ledger = Ledger(attempt, process_id)
     pool = ServerPool(config.vllm_server_timeout, ledger.distrust)
@@ -115,18 +119,21 @@ async def work(spec: WorkerSpec, attempt: Attempt, process_id: int) -> None:
     )
     work = asyncio.ensure_future(Dispatcher(loop, prompts, scorer, pool, ledger, generator, slots).run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _stop, work)
-    watch = asyncio.ensure_future(_end_with_parent(work))
+    asyncio.get_running_loop().add_signal_handler(exits.LEAVE_SIGNAL, _leave, ledger)
+    watches = [asyncio.ensure_future(watch) for watch in (_end_with_parent(work), _end_when_left(ledger, work))]
     try:
         with contextlib.suppress(asyncio.CancelledError):
             await work
     finally:
-        watch.cancel()
+        for watch in watches:
+            watch.cancel()
         scorer.close()
         tools.close()
         if environments is not None:
             environments.close()
         await pool.close()
         ledger.close()
+    return ledger.is_leaving
 
 
 def _environments(spec: WorkerSpec, loop: AsyncRolloutLoop) -> EnvironmentPool | None:
@@ -143,6 +150,16 @@ def _stop(work: "asyncio.Future[None]") -> None:
     timer = threading.Timer(STOP_LIMIT_S, os._exit, (exits.STOPPED,))
     timer.daemon = True
     timer.start()
+
+
+def _leave(ledger: Ledger) -> None:
+    ledger.is_leaving = True
+
+
+async def _end_when_left(ledger: Ledger, work: "asyncio.Future[None]") -> None:
+    while not ledger.is_leaving or ledger.num_in_flight:
+        await asyncio.sleep(PARENT_CHECK_S)
+    work.cancel()
 
 
 async def _end_with_parent(work: "asyncio.Future[None]") -> None:

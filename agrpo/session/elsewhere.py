@@ -5,11 +5,13 @@ the store that it lives; when it falls silent, the one that owns the run ends th
 """
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
 
 from agrpo import runfile
-from agrpo.errors import BadInput, LeaseLost, Outage
+from agrpo.errors import AgrpoError, BadInput, LeaseLost, Outage
+from agrpo.launch import exits
 from agrpo.launch.launcher import Launcher
 from agrpo.launch.loops import MACHINE
 from agrpo.runfile import RunFile
@@ -71,13 +73,32 @@ def _stay(run: RunFile, attempt: Attempt, say: Callable[[str], None]) -> None:
             return
         log_path = run.run_dir / spec.log_path
         say(f"worker {index} of run {run.name} works for attempt {attempt.token}; its log: {log_path}")
-        while True:
-            with contextlib.suppress(Outage):
-                processes.beat(attempt, "worker", index, MACHINE, host_name())
-                if leases.current(attempt.store, attempt.run_id) is None:
-                    return
-            launcher.raise_if_failed()
-            time.sleep(BEAT_S)
+        try:
+            while _goes_on(attempt, index):
+                launcher.raise_if_failed()
+                time.sleep(BEAT_S)
+        except KeyboardInterrupt:
+            say("its groups in flight are finished, no further ones begun; Ctrl-C again ends them too")
+            with contextlib.suppress(AgrpoError):
+                _leave(launcher, attempt, index)
+            raise
+
+
+def _leave(launcher: Launcher, attempt: Attempt, index: int) -> None:
+    """Let the worker finish what it has begun."""
+    (child,) = launcher.children()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child.pid, exits.LEAVE_SIGNAL)
+    while launcher.children()[0].state == "running" and _goes_on(attempt, index):
+        time.sleep(BEAT_S / 4)
+
+
+def _goes_on(attempt: Attempt, index: int) -> bool:
+    """Say that this machine lives; whether somebody still works on the attempt. Raises LeaseLost."""
+    with contextlib.suppress(Outage):
+        processes.beat(attempt, "worker", index, MACHINE, host_name())
+        return leases.current(attempt.store, attempt.run_id) is not None
+    return True
 
 
 def _free_index(attempt: Attempt, num_local: int) -> int:

@@ -16,7 +16,7 @@ from agrpo import runfile
 from agrpo.launch import exits
 from agrpo.rollout.loop import AsyncRolloutLoop
 from agrpo.rollout.worker import end_tokens, refuse_unpicklable, run_worker
-from agrpo.store import events, groups, leases, processes, runs, samples
+from agrpo.store import events, groups, leases, processes, runs, samples, workers
 from tests.rollout.run_world import RunWorld, Varied, by_status, finished, length_reward, rows
 from tests.worlds.processes import eventually, is_running
 from tests.worlds.scripted_server import Answer, ScriptedServer
@@ -175,3 +175,22 @@ def test_end_tokens_are_those_of_the_revision(tmp_path: Path) -> None:
     env = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     env.pop("HF_HUB_CACHE", None)
     assert subprocess.check_output([sys.executable, "-c", program], env=env, text=True).strip() == "(1, 5) (1, 6)"
+
+
+def test_a_worker_that_is_to_leave_finishes_what_it_has_begun(tmp_path: Path, server: ScriptedServer) -> None:
+    server.script = Varied(after_s=0.3)
+    world = RunWorld(tmp_path, server, {"max_concurrent_rollouts": 4})
+    told = False
+
+    def tell() -> bool:
+        nonlocal told
+        if not told and server.requests:
+            os.kill(os.getpid(), exits.LEAVE_SIGNAL)
+            told = True
+        return False  # it ends by itself
+
+    world.run(world.spec(rows(30)), tell)
+    found = groups.groups(world.store, "run")
+    assert 0 < len(found) < 30 and {group.status for group in found} == {"ready"}
+    (said,) = workers.states(world.store, "run")
+    assert said.in_flight == 0 and said.admission_open  # whoever comes next goes on: no reason to train a small step
