@@ -134,6 +134,18 @@ def test_a_database_that_is_away_is_an_outage_without_its_password():
     assert "secret" not in str(caught.value)
 
 
+def test_a_frozen_process_that_holds_a_sqlite_file_is_spoken_of(tmp_path, monkeypatch):
+    url = f"sqlite:///{tmp_path}/agrpo.db"
+    holder = Store.open(url)
+    holder.migrate()
+    monkeypatch.setattr(sqlite, "PRAGMAS", ("PRAGMA busy_timeout = 20",))
+    store = Store.open(url)
+    with holder.write(), pytest.raises(StoreOutage, match=r"is held by another .* frozen one .*database is locked"):
+        runs.create_run(store, "late", {}, "hash", str(tmp_path))
+    store.close()
+    holder.close()
+
+
 def test_asking_whether_a_place_will_do_does_not_end_the_locks_of_this_process(tmp_path):
     """Or the next process that closes the database deletes the write-ahead log that this one still writes."""
     url = f"sqlite:///{tmp_path}/agrpo.db"
