@@ -108,6 +108,8 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> RunFile:
         text = Path(path).read_text()
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror}); give the path of a run file") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"{path}: not text; give the path of a run file, which is YAML") from None
     try:
         given = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
@@ -251,6 +253,6 @@ def _from_path(data: DataSettings) -> "Dataset":
             saved = datasets.load_from_disk(str(path))
             return saved[data.split] if isinstance(saved, datasets.DatasetDict) else saved
         return datasets.load_dataset(str(data.path), data.subset, split=data.split)
-    except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())
+    except (OSError, ValueError, KeyError, StopIteration, datasets.exceptions.DatasetsError) as error:
+        reason = " ".join(str(error.__cause__ or error).split()) or "it has no rows"
         raise BadInput(f"data.path: {data.path} (split {data.split}) cannot be read: {reason}") from None

@@ -15,7 +15,7 @@ from agrpo.store import leases
 from agrpo.store import runs as stored_runs
 from flows.judging import JUDGING
 from flows.looking import LOOKING
-from flows.options import AsJson, Overrides, StoreUrl, Switch
+from flows.options import AsJson, Overrides, Step, StoreUrl, Switch
 from flows.prefecting import PREFECTING
 
 if TYPE_CHECKING:
@@ -156,8 +156,8 @@ def verify(run: str, *, store: StoreUrl = None, as_json: AsJson = False) -> int:
 def replay(
     run: str,
     *,
-    to_step: int,
-    from_step: int = 0,
+    to_step: Step,
+    from_step: Step = 0,
     check: Switch = False,
     output: Path | None = None,
     store: StoreUrl = None,
@@ -188,7 +188,7 @@ def replay(
 
 
 @app.command
-def fork(run: str, *, step: int, name: str, override: Overrides = (), store: StoreUrl = None) -> int:
+def fork(run: str, *, step: Step, name: str, override: Overrides = (), store: StoreUrl = None) -> int:
     """Make a new run that begins where another one was after a step; it shares the rows up to there.
 
     Example: agrpo fork quickstart --step 10 --name warmer --set trainer.temperature=1.2

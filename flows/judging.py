@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from flows.options import AsJson, Overrides, StoreUrl
+from flows.options import AnyStep, AsJson, Overrides, StoreUrl
 
 
 def evaluate(
-    run: str, *, step: int | None = None, url: str | None = None, store: StoreUrl = None, as_json: AsJson = False
+    run: str, *, step: AnyStep = None, url: str | None = None, store: StoreUrl = None, as_json: AsJson = False
 ) -> int:
     """Mean reward and pass@k of a checkpoint on held-out prompts, with 95 % intervals.
 

@@ -3,16 +3,16 @@
 from pathlib import Path
 from typing import Literal
 
-from flows.options import AsJson, StoreUrl
+from flows.options import AnyCount, AnyStep, AsJson, Port, StoreUrl
 
 
 def rollouts(
     run: str,
     *,
-    step: int | None = None,
-    group: int | None = None,
+    step: AnyStep = None,
+    group: AnyStep = None,
     status: Literal["open", "pending", "trained", "dropped"] | None = None,
-    limit: int | None = None,
+    limit: AnyCount = None,
     store: StoreUrl = None,
     as_json: AsJson = False,
 ) -> int:
@@ -97,7 +97,7 @@ def doctor(run_file: Path | None = None, *, as_json: AsJson = False) -> int:
     return print_findings(run_file, as_json)
 
 
-def ui(*, port: int = 4200) -> int:
+def ui(*, port: Port = 4200) -> int:
     """Show past and present runs in Prefect's UI until Ctrl-C.
 
     Example: agrpo ui --port 4300

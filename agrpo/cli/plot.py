@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agrpo.cli.stores import opened
+from agrpo.errors import BadInput
 from agrpo.plotting.drawing import draw
 from agrpo.plotting.history import read_history
 from agrpo.plotting.page import page
@@ -15,9 +16,12 @@ def plot_runs(store_url: str | None, run_ids: Sequence[str], folder: Path | None
     with opened(store_url) as store:
         histories = [read_history(store, run_id) for run_id in run_ids]
         folder = folder or Path(runs.get_run(store, run_ids[0]).run_dir)
-    folder.mkdir(parents=True, exist_ok=True)
     name = "plot" if len(run_ids) == 1 else f"plot-{'-'.join(run_ids)}"
     picture, document = folder / f"{name}.png", folder / f"{name}.html"
-    picture.write_bytes(draw(histories, "png"))
-    document.write_text(page(histories))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        picture.write_bytes(draw(histories, "png"))
+        document.write_text(page(histories))
+    except OSError as error:
+        raise BadInput(f"{folder} cannot be written ({error.strerror}): name another folder with --output") from None
     return picture, document

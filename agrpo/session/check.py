@@ -1,6 +1,7 @@
 """Is all there that a run file names? Asked before anything is started or written."""
 
 import inspect
+import logging
 from pathlib import Path
 
 from agrpo.callables import resolve_callable
@@ -57,6 +58,7 @@ def check_data(run: RunFile) -> None:
     import datasets
 
     datasets.disable_progress_bars()  # an answer is one line
+    datasets.logging.set_verbosity(logging.CRITICAL)
     dataset = load_dataset(run)
     if dataset is not None:
         prompts = open_prompts(dataset, None, needs_prompt=not run.environment.paths)

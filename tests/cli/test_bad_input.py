@@ -31,6 +31,8 @@ def folder(tmp_path: Path) -> Path:
     """A folder in which `agrpo train run.yaml` would start a run."""
     (tmp_path / "mine.py").write_text(MODULE)
     (tmp_path / "noprompt.jsonl").write_text('{"question": "1 + 1", "answer": 2}\n')
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "broken.jsonl").write_text("{broken\n")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     content: dict[str, Any] = {"name": "x", "model": {"path": "./model"}, "data": {"rows": "mine.py:rows"}}
@@ -43,6 +45,8 @@ CASES = {
     "no prompt": (["data={path: noprompt.jsonl}"], "has no 'prompt' (its columns: question, answer)"),
     "no conversation": (["data.rows=mine.py:bare"], "has prompt '1 + 1'; expected a conversation"),
     "no such data": (["data={path: gone.jsonl}"], "data.path: gone.jsonl"),
+    "no rows": (["data={path: empty.jsonl}"], "empty.jsonl (split train) cannot be read: it has no rows"),
+    "no JSON": (["data={path: broken.jsonl}"], "cannot be read: JSON parse error"),
     "lambda": (["rewards=[mine.py:short]"], "'mine.py:short' is a lambda"),
     "mistyped reward": (["rewards=[mine.py:rewad]"], "did you mean 'reward'?"),
     "unknown key": (["trainer.learnin_rate=1"], "unknown key 'learnin_rate'; did you mean 'learning_rate'?"),

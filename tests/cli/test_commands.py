@@ -106,6 +106,10 @@ def test_show_takes_less_than_a_second_beside_a_thousand_runs(store: Store) -> N
         (["shwo", "x"], 'Did you mean "show"?'),
         (["show"], "requires an argument"),
         (["train", "missing.yaml"], "agrpo: missing.yaml: cannot be read"),
+        (["train", "/bin/sh"], "agrpo: /bin/sh: not text"),
+        (["rollouts", "x", "--limit", "0"], "Must be >= 1"),
+        (["ui", "--port", "99999"], "Must be <= 65535"),
+        (["runs", "--store", "nonsense"], "is no database URL"),
     ],
 )
 def test_a_mistyped_command_exits_with_2(arguments: list[str], said: str, tmp_path: Path) -> None:

@@ -75,3 +75,9 @@ def test_several_runs_share_the_axes(attempt: Attempt, tmp_path: Path) -> None:
     picture, page = plot_runs(attempt.store.url, ["small", "other"], tmp_path)
     assert picture.name == "plot-small-other.png"
     assert "other (created)" in page.read_text()
+
+
+def test_a_plot_that_cannot_be_written_is_one_line(attempt: Attempt, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match=r"cannot be written \(.*\): name another folder with --output"):
+        plot_runs(attempt.store.url, ["small"], tmp_path / "file")
