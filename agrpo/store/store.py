@@ -149,7 +149,7 @@ def _outages(engine: Engine) -> Iterator[None]:
         yield
     except DBAPIError as error:
         where = engine.url.render_as_string(hide_password=True)
-        reason = str(error.orig).strip()
+        reason = " ".join(str(error.orig).split())
         for words, kind, advice in _KNOWN_FAILURES:
             if words in reason:
                 raise kind(f"database {where} {advice} ({reason})") from error
