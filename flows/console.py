@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from agrpo.store.runs import RunSummary
 from flows.beforehand import load_secrets, quieten
 
 FINISHED, FAILED, INTERRUPTED = 0, 1, 130
+_STOPPING_S = 15.0
+"""From a stop to its end, at most."""
 
 
 def run_flow(run: RunFile, as_json: bool, go_on: str | None = None) -> int:
@@ -27,8 +30,7 @@ def run_flow(run: RunFile, as_json: bool, go_on: str | None = None) -> int:
     quieten()
     # The store's address may hold a password, and what passes through Prefect is kept by it.
     os.environ["AGRPO_DATABASE_URL"] = run.store_url
-    # A stop from outside is the same as Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _listen_for_stops()
     console = Console(file=sys.stderr if as_json else sys.stdout)
     found, interrupted = find_begun(run), False
     if found is None or found.status != "finished":
@@ -41,6 +43,21 @@ def run_flow(run: RunFile, as_json: bool, go_on: str | None = None) -> int:
             interrupted = True
     code = _outcome(run, console, as_json, go_on or f"agrpo resume {run.name}")
     return INTERRUPTED if interrupted and code != FINISHED else code
+
+
+def _listen_for_stops() -> None:
+    """A stop from outside is the same as Ctrl-C; whoever presses it again meanwhile does not break off the stopping."""
+    told_at = float("-inf")
+
+    def stop(*_: object) -> None:
+        nonlocal told_at
+        if time.monotonic() - told_at > _STOPPING_S:
+            told_at = time.monotonic()
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as for a job in the background
+        signal.signal(signal.SIGINT, stop)
 
 
 def _train(run: RunFile, folder: Path, console: Console) -> None:
