@@ -167,9 +167,8 @@ def _most(prompt_ids: bytes | None, turns: Sequence[_Turn]) -> list[_Size] | Non
             return None
         continues = number > 0 and turn.row.num_shared == held
         held = turn.row.num_shared + turn.num_suffix + turn.num_outputs
-        if turn.num_outputs:  # others give nothing to a sample
-            before = sizes.pop()[1] if continues and sizes else 0
-            sizes.append((held, before + turn.num_trainable))
+        before = sizes.pop()[1] if continues else 0
+        sizes.append((held, before + turn.num_trainable))
     return [size for size in sizes if size[1]]
 
 
