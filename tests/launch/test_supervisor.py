@@ -252,6 +252,7 @@ time.sleep(60)
     process = subprocess.Popen([sys.executable, "-c", launcher])
     eventually(lambda: len(pids_in(pids)) == 2)
     supervisor_pid, child = pids_in(pids)
+    eventually(lambda: Path(f"/proc/{child}/cmdline").read_bytes().startswith(b"sleep"))
     os.kill(supervisor_pid, signal.SIGSTOP)  # it must not do it itself
     process.kill()
     os.kill(supervisor_pid, signal.SIGKILL)

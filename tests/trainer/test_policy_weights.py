@@ -38,7 +38,7 @@ def gather(rank: int, port: int, folder: str) -> None:
     weights.gather()
     probe = TextProbe(model, AutoTokenizer.from_pretrained(f"{folder}/model"), ledger.config(Path(folder)))
     probe.read()  # every rank takes part, so nobody waits for ever
-    replayed = replay_of(weights, folder)
+    replayed = replay_of(model, folder)
     if rank == 0:
         assert [check.is_equal for check in replayed] == [True, True]
         assert weights.is_sharded and not any(isinstance(tensor, DTensor) for _, tensor in weights.named())
@@ -46,11 +46,11 @@ def gather(rank: int, port: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def replay_of(weights: PolicyWeights, folder: str) -> list[StepCheck]:
+def replay_of(model: LlamaForCausalLM, folder: str) -> list[StepCheck]:
     """What a replay says of these weights at its start and after a step, on rank 0; every rank has its part."""
     store = Store.open(f"sqlite:///{folder}/agrpo.db")
     work = ReplayWork(store, "small", Choice(None, 0, ()), 1, None)
-    work.weights = weights
+    work.weights = PolicyWeights(model)
     work.begin(0)
     work.close(StepOrder(1, ()))
     store.close()
