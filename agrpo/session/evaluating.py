@@ -10,6 +10,7 @@ from agrpo.errors import AgrpoError, BadInput
 from agrpo.evaluation.result import values_of
 from agrpo.evaluation.server import hidden_gpus, serving
 from agrpo.evaluation.tasks import fingerprint
+from agrpo.inference.client import is_healthy
 from agrpo.launch import exits
 from agrpo.runfile import RunFile
 from agrpo.session import specs
@@ -48,6 +49,8 @@ def evaluate_model(store: Store, run: RunFile, step: int, model: str, url: str |
     known = evaluations.finished(store, model, tasks)
     if known is not None:
         return known
+    if url is not None and not is_healthy(url):
+        raise BadInput(f"--url {url}: nobody answers there; name a server that serves these weights, or leave it out")
     evaluation_id = evaluations.begin(store, run.name, step, model, tasks)
     with _server(run, model, url) as address:
         _answer(store, run, evaluation_id, address)

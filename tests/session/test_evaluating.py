@@ -36,6 +36,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store with a run of six prompts that has no checkpoint yet."""
     world = KillRun(tmp_path, num_rows=6)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "rows", raising=False)  # each test has its own
     run = load(tmp_path / "run.yaml", ["evaluation={num_samples: 3, pass_reward: 0.5}"])
     runs.create_run(world.store, run.name, stored_config(run), config_hash(run), str(run.run_dir))
     return world.store
@@ -55,3 +56,10 @@ def test_a_model_gets_numbers_and_is_not_asked_twice(store: Store, url: str) -> 
 def test_a_step_without_a_checkpoint_is_one_line(store: Store) -> None:
     with pytest.raises(BadInput, match=r"has no checkpoint of it; it has those of steps none"):
         evaluate_run(store, "killed", step=4)
+
+
+@pytest.mark.parametrize("nowhere", ["http://127.0.0.1:1", "nonsense"])
+def test_a_url_where_nobody_answers_is_one_line(store: Store, nowhere: str) -> None:
+    with pytest.raises(BadInput, match=f"--url {nowhere}: nobody answers there"):
+        evaluate_run(store, "killed", step=0, url=nowhere)
+    assert evaluations.of_run(store, "killed") == []
