@@ -119,16 +119,15 @@ class _Reporter:
         self._put("plot", where, lambda key: create_markdown_artifact(where, key, "where the plot page is"))
 
     def _put(self, name: str, data: Any, make: Any) -> None:
-        """Make an artifact, or replace what it holds, also one of an earlier attempt; None leaves it as it is."""
+        """Make an artifact, or replace what it holds, also one of an earlier attempt."""
         key = f"{self._key}-{name}"
         if name not in self._made:
             found = self._find(key)
             self._made[name] = found or make(key)
             if found is None:
                 return
-        if data is not None:
-            with get_client(sync_client=True) as client:
-                client.update_artifact(self._made[name], ArtifactUpdate(data=data))
+        with get_client(sync_client=True) as client:
+            client.update_artifact(self._made[name], ArtifactUpdate(data=data))
 
     def _find(self, key: str) -> UUID | None:
         """The artifact that an earlier process of this flow run has made."""
