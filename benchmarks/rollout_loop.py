@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import uvloop
 
 from agrpo.rollout.worker import WorkerSpec, work
 from agrpo.store import accounting, schema
@@ -135,7 +136,7 @@ def measure(load: Load) -> dict[str, float]:
         _allow_everything(world)
         spec = world.spec(rows(load.num_rollouts // NUM_GENERATIONS * 2), [by_length])
         spec = replace(spec, tokenizer=TOKENIZER, eos_token_ids=(0,), tools=(wait,))
-        rate, cpu_s, lags = asyncio.run(drive(world, spec, load))
+        rate, cpu_s, lags = uvloop.run(drive(world, spec, load))
         world.store.close()
     ours.send(None)
     process.join(10)

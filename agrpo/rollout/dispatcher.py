@@ -206,11 +206,15 @@ class Dispatcher:
         await self._settle()
 
     async def _settle(self) -> None:
-        """A group has left this worker's hands: look at the store again before saying so."""
+        """A group has left this worker's hands: look at the store again before saying so.
+
+        While others may still start the trainer waits for them anyway, and is told with the next claim.
+        """
         await self._refresh()
         self._num_in_flight -= 1
         self._changed.set()
-        await self._ledger.say(self._admission())
+        if not (admission := self._admission()).open:
+            await self._ledger.say(admission)
 
     async def _keep_books(self) -> None:
         beaten_at, written_at = 0.0, time.monotonic()

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import uvloop
+
 from agrpo.environments.check import check_environments, check_tools
 from agrpo.environments.pool import EnvironmentPool, Factory, TimeLimits
 from agrpo.errors import AgrpoError, LeaseLost, Outage
@@ -87,7 +89,7 @@ def run_worker(spec: WorkerSpec, process_id: int) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     attempt = Attempt(Store.open(spec.store_url, create=False), spec.run_id, spec.token)
     try:
-        has_left = asyncio.run(work(spec, attempt, process_id))
+        has_left = uvloop.run(work(spec, attempt, process_id))
     except Exception as errors:
         error = root_error(errors)
         _tell(attempt, error)
@@ -209,7 +211,9 @@ def spec_of_run(store_url: str, run_id: str, token: int) -> WorkerSpec:
         commit_turns=run.store.commit == "turn",
         loop_cls=AsyncRolloutLoop if run.loop is None else runfile.resolve_callable(run.loop),
         tools=tools,
-        environment_factory=check_environments(runfile.environment_factory(run), tools, run.rewards or None, dataset),
+        environment_factory=check_environments(
+            runfile.environment_factory(run), tools, run.rewards or run.loop, dataset
+        ),
         isolate_environments=run.environment.isolation == "process",
     )
 

@@ -93,8 +93,9 @@ def claim(
     with attempt.write() as connection:
         streams.note(connection, attempt.run_id, process_id, positions)
         claims = [Claim(*row) for row in connection.execute(freed)]
-        taken = [claim.group_id for claim in claims]
-        connection.execute(update(schema.groups).where(_groups.id.in_(taken)).values(**mine))
+        if claims:
+            taken = [claim.group_id for claim in claims]
+            connection.execute(update(schema.groups).where(_groups.id.in_(taken)).values(**mine))
         return claims + _claim_new(connection, attempt.run_id, limit - len(claims), stop_index, mine)
 
 
