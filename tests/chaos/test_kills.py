@@ -48,7 +48,7 @@ def test_its_weights_are_those_of_the_same_ledger_without_a_kill(run: KillRun, m
 def test_a_fork_goes_on_from_a_step_without_a_checkpoint(run: KillRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(run.folder)
     begin, end = run.step() - 2, run.step() + 1
-    changes = [f"trainer.max_steps={end}", "trainer.learning_rate=2e-3"]
+    changes = [f"trainer.max_steps={end}", "trainer.learning_rate=2e-3", "trainer.save_total_limit=3"]
     said = fork_run(run.store_url, NAME, begin, "fork", changes)
     assert said.endswith("agrpo resume fork")
     run.start("fork")
