@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from agrpo import runfile
 from agrpo.errors import BadInput
+from agrpo.launch.loops import MACHINE
 from agrpo.session.elsewhere import work_elsewhere
 from agrpo.store import Store, leases, processes, runs
 from agrpo.store.verify import verify
@@ -32,6 +33,13 @@ def workers(run: KillRun) -> list[processes.ProcessRecord]:
     return [record for record in processes.live(run.store, NAME) if record.kind == "worker"]
 
 
+def both_joined(run: KillRun, token: int) -> bool:
+    """Whether two workers of this attempt are registered, and the commands behind them have said that they live."""
+    said = {beat.index: beat.at for beat in processes.heartbeats(run.store, NAME) if beat.loop == MACHINE}
+    rows = [record for record in workers(run) if record.token == token]
+    return len(rows) == 2 and all(said.get(record.index, 0.0) >= record.started_at for record in rows)
+
+
 def test_workers_elsewhere_join_every_attempt_and_end_with_the_run(tmp_path: Path) -> None:
     """The run has no worker of its own; its launcher is killed, one worker is told to leave, the other stays."""
     with KillRun(tmp_path, max_steps=NUM_STEPS) as run:
@@ -40,17 +48,15 @@ def test_workers_elsewhere_join_every_attempt_and_end_with_the_run(tmp_path: Pat
         run.start()
         run.wait("the run", lambda: runs.find_run(run.store, NAME) is not None)
         stays, leaves = start_elsewhere(run), start_elsewhere(run)
-        run.wait("both workers", lambda: {record.index for record in workers(run)} == {0, 1})
+        run.wait("both workers", lambda: both_joined(run, 1))
+        run.kill("launcher")
+        run.wait("both workers again", lambda: both_joined(run, 2))
+        assert {record.index for record in workers(run)} == {0, 1}
         leaves.send_signal(signal.SIGINT)
         assert leaves.wait(20) == 130
-        assert len(workers(run)) == 1
-        run.wait("a step", lambda: run.step() >= 1)
-        run.kill("launcher")
         run.wait("the end", run.ended)
         assert stays.wait(20) == 0, run.log()
         assert runs.get_run(run.store, NAME).step == NUM_STEPS, run.log()
-        tokens = {record.token for record in processes.all(run.store, NAME) if record.kind == "worker"}
-        assert tokens == {1, 2}
         assert verify(run.store, NAME).problems == []
 
 
