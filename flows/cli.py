@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,12 @@ if TYPE_CHECKING:
 
 BAD_INPUT, FAILED = 2, 1
 
-app = App(name="agrpo", help="Train language models by asynchronous GRPO.", version_flags=["--version"])
+app = App(
+    name="agrpo",
+    help="Train language models by asynchronous GRPO.",
+    version=lambda: metadata.version("agrpo"),
+    version_flags=["--version"],
+)
 
 for command in (*LOOKING, *JUDGING, *PREFECTING):
     app.command(command)

@@ -60,6 +60,8 @@ def attach(
         return Attached(None, runs.summary(store, run_id))
     if changed:
         renewal.renew_settings(attempt, config, config_hash, str(run_dir.absolute()), changed)
+    elif before.config != config:  # limits and evaluations may change at any time; the processes read them here
+        runs.set_config(attempt, config, config_hash)
     runs.set_status(attempt, "running")
     events.add(attempt, "attached", _why_it_begins(attempt, before.error), step=run.step)
     return Attached(attempt, None)

@@ -142,6 +142,12 @@ def set_status(attempt: Attempt, status: Status, error: str | None = None) -> No
         _update(connection, attempt.run_id, status=status, error=error and error.replace("\0", ""), **times)
 
 
+def set_config(attempt: Attempt, config: dict[str, Any], config_hash: str) -> None:
+    """Replace the settings by ones that decide the same."""
+    with attempt.write() as connection:
+        _update(connection, attempt.run_id, config=config, config_hash=config_hash)
+
+
 def set_environment(attempt: Attempt, environment: dict[str, Any]) -> None:
     """Record what bitwise equality depends on."""
     with attempt.write() as connection:

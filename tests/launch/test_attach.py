@@ -90,6 +90,15 @@ def test_settings_are_compared_as_this_version_reads_them(store: Store, tmp_path
     assert attached.attempt is not None and attached.attempt.token == 2
 
 
+def test_settings_that_decide_nothing_are_replaced(store: Store, tmp_path: Path) -> None:
+    """Processes read the limits and evaluations of a run from the store."""
+    first = attach(store, "r", {"seed": 1, "limits": 3}, "hash", tmp_path)
+    assert first.attempt is not None
+    leases.release(first.attempt, "stopped")
+    assert attach(store, "r", {"seed": 1, "limits": 4}, "hash", tmp_path).attempt is not None
+    assert runs.get_run(store, "r").config == {"seed": 1, "limits": 4}
+
+
 def test_a_run_that_somebody_runs_is_refused_at_once(store: Store, tmp_path: Path) -> None:
     begin(store, tmp_path)
     with pytest.raises(LeaseHeld, match="is held by process"):
