@@ -23,7 +23,7 @@ SEED = 11
 
 def kills(options: argparse.Namespace) -> dict[str, Any]:
     """Finished groups lost, groups trained twice and weights that differ after so many kills."""
-    found = kill_many(options.kills, SEED)
+    found = kill_many(options.kills, SEED, say)
     for problem in found.problems:
         say(str(problem))
     return {

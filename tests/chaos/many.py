@@ -5,6 +5,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -55,19 +56,23 @@ class Aftermath:
         return not (self.problems or self.num_lost or self.num_mismatches) and self.replay.verdict == "equal"
 
 
-def kill_many(num_kills: int, seed: int) -> Aftermath:
+def kill_many(num_kills: int, seed: int, say: Callable[[str], None]) -> Aftermath:
     """A run whose processes are killed so often; then its ledger is verified, and every step made again."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, KillRun(Path(folder), num_rows=100_000) as run:
         run.start()
         run.wait("the first process", lambda: bool(run.alive()))
-        killed = Counter(run.kill_many(num_kills, Random(seed), PAUSE_S, AT_WORK))
+        killed = Counter[str]()
+        for name in run.kill_many(num_kills, Random(seed), PAUSE_S, AT_WORK):
+            killed[name] += 1
+            say(f"kill {killed.total()} of {num_kills}: {name}, in step {run.step() + 1}")
         assert killed.total() == num_kills, f"the run came to its end after {killed.total()} kills\n{run.log()}"
         goal = run.step() + STEPS_AHEAD
         run.wait(f"step {goal}", lambda: run.step() >= goal)
         runs.request(run.store, NAME, "stop")
         run.wait("the stop", lambda: run.launcher is not None and run.launcher.poll() is not None)
         found, summary = verify(run.store, NAME), runs.summary(run.store, NAME)
+        say(f"making {run.step()} steps again from the ledger")
         with contextlib.chdir(folder):  # the run's file names its model and rows from there
             again = replay_run(run.store, NAME, run.step())
         lost, diverged = len(run.lost_groups()), len(run.diverged())
@@ -76,7 +81,7 @@ def kill_many(num_kills: int, seed: int) -> Aftermath:
 
 def main(num_kills: int, seed: int) -> int:
     """Kill, look, write the page; 0 when nothing was lost."""
-    found = kill_many(num_kills, seed)
+    found = kill_many(num_kills, seed, lambda line: print(line, file=sys.stderr, flush=True))
     page = _page(found)
     numbers = PAGE.read_text().partition(NUMBERS) if PAGE.exists() else ("", "", "")
     PAGE.write_text(page + ("\n" + NUMBERS + numbers[2] if numbers[1] else ""))

@@ -28,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillRun]:
 def test_a_run_survives_kills_at_random_times_without_losing_a_group(run: KillRun) -> None:
     run.start()
     run.wait("the first process", lambda: bool(run.alive()))
-    killed = run.kill_many(NUM_KILLS, Random(SEED), PAUSE_S, AT_WORK)
+    killed = list(run.kill_many(NUM_KILLS, Random(SEED), PAUSE_S, AT_WORK))
     print(f"killed: {', '.join(killed)}")
     goal = run.step() + STEPS_AHEAD
     run.wait(f"step {goal}", lambda: run.step() >= goal)

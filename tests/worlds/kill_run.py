@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -152,12 +152,11 @@ class KillRun:
         """Whether the run came to its end."""
         return self.launcher is not None and self.launcher.poll() == 0
 
-    def kill_many(self, number: int, random: Random, pause_s: float, at_work: float) -> list[str]:
-        """Kill so often, after pauses up to this long; what was killed. No more once the run has ended.
+    def kill_many(self, number: int, random: Random, pause_s: float, at_work: float) -> Iterator[str]:
+        """Kill so often, after pauses up to this long, and say each time what. No more once the run has ended.
 
         `at_work` is the share of kills that wait for a further step first; the others may hit processes that load.
         """
-        killed = []
         for _ in range(number):
             if random.random() < at_work:
                 goal = self.step() + 1
@@ -167,8 +166,7 @@ class KillRun:
             self.note_finished()
             if self.ended():
                 break
-            killed.append(self.kill_one(random))
-        return killed
+            yield self.kill_one(random)
 
     def lost_groups(self) -> list[int]:
         """Groups that were finished at a kill and are not what they were."""
