@@ -28,7 +28,7 @@ screenshots: setup
 
 # Plays tasks of verifiers, which cannot be installed beside vLLM, in an environment of its own.
 test-verifiers: setup
-	@python=$$(scripts/environment_with.sh verifiers 'verifiers>=0.4') && $$python -m pytest -q adapter_tests
+	@python=$$(scripts/environment_with.sh verifiers 'verifiers>=0.4' uv) && $$python -m pytest -q adapter_tests
 
 check: setup
 	.venv/bin/ruff check .

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Make .cache/NAME: a requirement that cannot be installed beside vLLM, in front of everything that .venv holds; print
+# Make .cache/NAME: requirements that cannot be installed beside vLLM, in front of all that .venv holds; print
 # its interpreter.
-#   usage: scripts/environment_with.sh verifiers 'verifiers>=0.4'
+#   usage: scripts/environment_with.sh verifiers 'verifiers>=0.4' uv
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,7 +9,7 @@ folder=$PWD/.cache/$1
 if [ ! -e "$folder/ready" ]; then
     rm -rf "$folder"
     .venv/bin/python -m venv "$folder"
-    "$folder/bin/python" -m pip install --quiet "$2" >&2
+    "$folder/bin/python" -m pip install --quiet "${@:2}" >&2
     echo "$PWD/.venv/lib/python3.11/site-packages" >"$folder/lib/python3.11/site-packages/behind.pth"
     touch "$folder/ready"
 fi
