@@ -64,9 +64,9 @@ class CrashingStore(Store):
             raise Crash
 
 
-def open_store(folder: Path, crash_at: int | None = None, committed: bool = False) -> CrashingStore:
-    """The migrated store in a folder, which dies in that write."""
-    store = CrashingStore.open(f"sqlite:///{folder}/agrpo.db")
+def open_store(url: str, crash_at: int | None = None, committed: bool = False) -> CrashingStore:
+    """A migrated store, which dies in that write."""
+    store = CrashingStore.open(url)
     assert isinstance(store, CrashingStore)
     store.crash_at, store.committed = crash_at, committed
     return store

@@ -79,13 +79,13 @@ def test_killed_in_any_store_call_a_stream_has_neither_gap_nor_repeat(memory: Pa
         folder = memory / str(crash_at)
         folder.mkdir()
         shutil.copy(memory / "agrpo.db", folder)
-        store = open_store(folder, crash_at, committed)
+        store = open_store(f"sqlite:///{folder}/agrpo.db", crash_at, committed)
         try:
             live(store)
             break
         except Crash:
             store.close()
-        again = open_store(folder)
+        again = open_store(f"sqlite:///{folder}/agrpo.db")
         live(again)
         check(again)
         again.close()
@@ -106,7 +106,7 @@ def check(store: Store) -> None:
 
 def test_a_resumed_worker_reads_from_the_last_position_and_not_from_the_beginning(memory: Path) -> None:
     migrate(memory)
-    store = open_store(memory)
+    store = open_store(f"sqlite:///{memory}/agrpo.db")
     runs.create_run(store, RUN, {}, "hash", "runs")
     attempt = leases.acquire(store, RUN, DEAD)
     first = Worker(attempt, 0)
