@@ -11,7 +11,7 @@ test: setup
 	@OMP_NUM_THREADS=1 .venv/bin/python -m pytest -m "not alone and not long" -n 2 --dist loadfile
 	@.venv/bin/python -m pytest -m "alone and not long"
 
-# Further tests with real processes, two minutes: several workers and ranks, jumping clocks, changed data.
+# Further tests with real processes, some minutes: several workers and ranks, jumping clocks, changed data, PostgreSQL.
 test-long: setup
 	@.venv/bin/python -m pytest -m long
 

@@ -1,6 +1,7 @@
 """Real processes, killed at random times: nothing is lost, nothing trained twice, and the weights are the ledger's."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from random import Random
 
 import pytest
@@ -10,6 +11,7 @@ from agrpo.session.replays import replay_run
 from agrpo.store import runs
 from agrpo.store.verify import verify
 from tests.worlds.kill_run import NAME, KillRun
+from tests.worlds.postgres import Postgres
 
 NUM_KILLS = 20
 STEPS_AHEAD = 3
@@ -18,11 +20,16 @@ AT_WORK = 0.2
 SEED = 4
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillRun]:
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillRun]:
     """One run for all tests of this file, which are its chapters; it has no end of its own."""
-    with KillRun(tmp_path_factory.mktemp("killed"), num_rows=100_000) as run:
-        yield run
+    with ExitStack() as stack:
+        url = None
+        if request.param == "postgresql":
+            postgres = Postgres(fsync=True)
+            stack.callback(postgres.stop)
+            url = postgres.create()
+        yield stack.enter_context(KillRun(tmp_path_factory.mktemp("killed"), url, num_rows=100_000))
 
 
 def test_a_run_survives_kills_at_random_times_without_losing_a_group(run: KillRun) -> None:
