@@ -13,6 +13,14 @@ from tests.worlds.processes import STUBBORN, eventually, group_of, is_running, p
 
 Start = Callable[..., subprocess.Popen[bytes]]
 
+OWNER = f"""
+import os, subprocess, sys, time
+supervisor = subprocess.Popen([sys.executable, "-I", "-S", {supervisor.__file__!r}, "--", "sleep", "60"],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+child = int(supervisor.stdout.readline().split()[0])
+supervisor.stdin.write(b"1\\n"); supervisor.stdin.flush()"""
+"""A launcher with one supervised `sleep`, up to where the two know of each other."""
+
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
@@ -172,12 +180,7 @@ def test_a_dying_orphan_cannot_be_adopted(start: Start, tmp_path: Path) -> None:
 def test_a_forked_copy_of_the_pipe_does_not_hide_the_owners_death(tmp_path: Path) -> None:
     """datasets' workers are forked and inherit every pipe of the launcher, close-on-exec or not."""
     pids = tmp_path / "pids"
-    launcher = f"""
-import os, subprocess, sys, time
-supervisor = subprocess.Popen([sys.executable, "-I", "-S", {supervisor.__file__!r}, "--", "sleep", "60"],
-                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-child = int(supervisor.stdout.readline().split()[0])
-supervisor.stdin.write(b"1\\n"); supervisor.stdin.flush()
+    launcher = f"""{OWNER}
 copy = os.fork()
 if copy: open({str(pids)!r}, "w").write(f"{{supervisor.pid}} {{child}} {{copy}}")
 time.sleep(60)
@@ -240,12 +243,7 @@ def test_a_reused_pid_is_not_the_process(tmp_path: Path) -> None:
 def test_the_command_ends_with_a_supervisor_that_is_killed_together_with_its_owner(tmp_path: Path) -> None:
     """Nobody is left then who could end it. A server that is adopted keeps its supervisor, and so lives on."""
     pids = tmp_path / "pids"
-    launcher = f"""
-import subprocess, sys, time
-supervisor = subprocess.Popen([sys.executable, "-I", "-S", {supervisor.__file__!r}, "--", "sleep", "60"],
-                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-child = int(supervisor.stdout.readline().split()[0])
-supervisor.stdin.write(b"1\\n"); supervisor.stdin.flush()
+    launcher = f"""{OWNER}
 open({str(pids)!r}, "w").write(f"{{supervisor.pid}} {{child}}")
 time.sleep(60)
 """
