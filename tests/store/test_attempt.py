@@ -28,6 +28,7 @@ from tests.worlds.small_groups import DEAD, generate, group, turn
 
 WRITES = {
     "runs.set_status": lambda a, c: runs.set_status(a, "running"),
+    "runs.set_config": lambda a, c: runs.set_config(a, {}, "hash"),
     "runs.set_environment": lambda a, c: runs.set_environment(a, {}),
     "runs.check_data": lambda a, c: runs.check_data(a, "3 rows"),
     "runs.set_allowance": lambda a, c: runs.set_allowance(a, 1, 2),
