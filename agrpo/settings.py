@@ -1,6 +1,7 @@
 """The sections of a run file: what people write, nothing else. Every key is described here and only here."""
 
 import difflib
+from textwrap import shorten
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
@@ -40,9 +41,9 @@ class Section(BaseModel):
 
 
 def unknown_key(key: str, known: list[str]) -> str:
-    """One sentence on a key that does not exist, with the nearest one that does."""
+    """One line on a key that does not exist, with the nearest one that does."""
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    advice = f"did you mean '{near[0]}'?" if near else f"known here: {', '.join(sorted(known))}"
+    advice = f"did you mean '{near[0]}'?" if near else f"known here: {shorten(', '.join(sorted(known)), 600)}"
     return f"unknown key '{key}'; {advice}"
 
 

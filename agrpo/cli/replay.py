@@ -19,6 +19,8 @@ def print_replay(
         stored = runs.get_run(store, run_id)
         if check and output is not None:
             raise BadInput("--check keeps nothing: leave out --output, or --check")
+        if output is not None:
+            _refuse_unusable(output)
         folder = None if check else output or Path(stored.run_dir) / "replays" / f"step-{to_step}"
         result = replay_run(store, run_id, to_step, from_step, folder)
     if as_json:
@@ -29,6 +31,17 @@ def print_replay(
         if folder is not None:
             print(f"checkpoint: {folder}")
     return EXIT_CODES[result.verdict]
+
+
+def _refuse_unusable(output: Path) -> None:
+    """Before steps are made for it: the checkpoint takes the folder's place, and all that is in it would be lost."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(output.iterdir())
+    except OSError as error:
+        raise BadInput(f"--output: {output} cannot be made ({error.strerror}); name a folder that can") from None
+    if not is_empty:
+        raise BadInput(f"--output: {output} is not empty; name a new folder for the checkpoint")
 
 
 def _words(result: ReplayResult) -> str:

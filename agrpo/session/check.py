@@ -44,9 +44,10 @@ def check_input(run: RunFile) -> None:
         reward = resolve_callable(path)
         if inspect.isfunction(reward) and reward.__name__ == "<lambda>":
             raise BadInput(f"rewards: '{path}' is a lambda, which no other process can import; write a def")
-    for named in [*run.tools, *run.environment.paths, run.loop, run.trainer.config]:
+    for named in [*run.tools, *run.environment.paths, run.loop]:
         if named is not None:
             resolve_callable(named)
+    _check_training_arguments(run)
     _check_model(run)
     _check_server_arguments(run)
     placement(run)
@@ -64,6 +65,13 @@ def check_data(run: RunFile) -> None:
         prompts = open_prompts(dataset, None, needs_prompt=not run.environment.paths)
         prompts.stop_index(1)
         prompts.prompt(0)
+
+
+def _check_training_arguments(run: RunFile) -> None:
+    if run.trainer.training_arguments or run.trainer.config is not None:
+        from agrpo.trainer.run_config import config_class  # torch takes seconds to import
+
+        config_class(run)
 
 
 def _check_model(run: RunFile) -> None:

@@ -46,6 +46,9 @@ def test_what_is_there_is_fine(given: dict[str, object]) -> None:
         ({"rewards": ["checked.py:rewad"]}, "did you mean 'reward'?"),
         ({"rewards": ["checked.py:short"]}, "is a lambda, which no other process can import"),
         ({"data": {"rows": "gone.py:rows"}}, "no file gone.py"),
+        ({"trainer": {"training_arguments": {"adam_epsilom": 1e-6}}}, "did you mean 'adam_epsilon'?"),
+        ({"trainer": {"training_arguments": {"zzz": 1}}}, "AsyncGRPOConfig has no such field: unknown key 'zzz'"),
+        ({"trainer": {"config": "checked.py:reward"}}, "is no subclass of AsyncGRPOConfig"),
         ({"trainer": {"gpus": [5]}}, "asks for GPU 5, this machine has"),
     ],
 )
