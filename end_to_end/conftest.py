@@ -1,10 +1,14 @@
 """What every test here shares."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from end_to_end.prefect_world import PrefectWorld
+
+# A background shell ignores Ctrl-C, which whatever we start would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,7 @@
 """Fixtures of the whole session. Nothing heavy is imported before a test asks for it."""
 
+import os
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,8 +14,14 @@ if TYPE_CHECKING:
     from tests.worlds.vllm_server import VllmServer
 
 # A busy machine draws slowly; that is no fault of the code under test.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("patient", PATIENT)
+# A commit is judged by examples that the commit before it had, too; people's own runs look for new ones.
+settings.register_profile("judging", PATIENT, derandomize=True)
+settings.load_profile("judging" if "CI" in os.environ else "patient")
+
+# A background shell ignores Ctrl-C, which whatever we start would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 ALONE = (

@@ -107,9 +107,9 @@ def test_an_agent_whose_conversation_is_full_leaves_the_turns_it_had() -> None:
 
 def test_a_client_that_asks_again_leaves_one_turn() -> None:
     def agent(task: AgentTask) -> None:
-        ask(task, client_settings={"max_retries": 1, "timeout": 0.5})
+        ask(task, client_settings={"max_retries": 1, "timeout": 3.0})
 
-    rollout = roll(agent, says("seen by nobody", after_s=3.0), "6")
+    rollout = roll(agent, says("seen by nobody", after_s=30.0), "6")
     assert [message["content"] for message in rollout.completion] == ["6"]
 
 

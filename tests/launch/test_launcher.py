@@ -46,7 +46,7 @@ def test_a_killed_worker_is_started_again_with_the_reason_in_the_events(launcher
     died_at = time.time()
     eventually(lambda: any(event.kind == "restart" for event in events.events(store, "r1")))
     (event,) = [event for event in events.events(store, "r1") if event.kind == "restart"]
-    assert event.at - died_at < 2.0
+    assert event.at - died_at < 5.0
     assert event.message == "worker 0 was ended by signal 9; restart 1 of 3 in 0.05 s"
     assert "working" in event.detail["log"]
     eventually(lambda: launcher.children()[0].state == "running")
@@ -162,16 +162,16 @@ def test_a_lost_lease_stops_the_children_but_not_what_may_be_adopted(
 ) -> None:
     with Launcher(attempt, tmp_path, renew_every_s=0.1) as launcher:
         launcher.start(shell(SLEEP))
-        launcher.start(shell(SLEEP, kind="server", url="http://127.0.0.1:1", orphan_grace_s=1.5))
+        launcher.start(shell(SLEEP, kind="server", url="http://127.0.0.1:1", orphan_grace_s=4.0))
         worker, server = pid_of(launcher, "worker"), pid_of(launcher, "server")
         take_over(store, attempt)
         with pytest.raises(LeaseLost):
             launcher.wait_for("worker", timeout_s=10)
-        eventually(lambda: not is_running(worker), within_s=2)
+        eventually(lambda: not is_running(worker))
         with pytest.raises(LeaseLost):
             launcher.start(shell(SLEEP, index=1))
     assert is_running(server)
-    eventually(lambda: not is_running(server), within_s=5)
+    eventually(lambda: not is_running(server))
     assert [record.state for record in processes.all(store, "r1")] == [
         "running",
         "running",
@@ -183,14 +183,14 @@ def test_a_lease_lost_during_a_pause_is_noticed_before_anything_is_touched(
 ) -> None:
     """A launcher that was suspended until its lease ran out goes straight into stop()."""
     with Launcher(attempt, tmp_path, lease_ttl_s=0.0, renew_every_s=60.0) as launcher:
-        launcher.start(shell(SLEEP, kind="server", url="http://127.0.0.1:1", orphan_grace_s=0.7))
+        launcher.start(shell(SLEEP, kind="server", url="http://127.0.0.1:1", orphan_grace_s=3.0))
         server = pid_of(launcher, "server")
         take_over(store, attempt)
         launcher.stop()
         assert is_running(server)
         with pytest.raises(LeaseLost):
             launcher.raise_if_failed()
-    eventually(lambda: not is_running(server), within_s=5)
+    eventually(lambda: not is_running(server))
 
 
 def test_nothing_is_started_after_a_takeover(store: Store, attempt: Attempt, tmp_path: Path) -> None:

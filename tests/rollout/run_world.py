@@ -17,7 +17,7 @@ from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 from tests.worlds.scripted_server import Answer, ScriptedServer
 from tests.worlds.tiny_model import make_tokenizer
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 EOS = 1
 
 

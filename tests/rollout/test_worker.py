@@ -89,7 +89,7 @@ def test_a_killed_worker_loses_only_what_was_in_flight_and_a_lost_lease_ends_the
 
     leases.release(world.attempt, "stopped")
     leases.acquire(world.store, "run", leases.this_process())
-    _, said = worker.communicate(timeout=10)
+    _, said = worker.communicate(timeout=30)
     assert worker.returncode == exits.LEASE_LOST, said.decode()
 
 
@@ -138,7 +138,7 @@ def test_a_spawned_worker_runs_a_subclass_of_the_loop_and_stops_when_told(
     eventually(lambda: finished(world, 3), START_LIMIT_S)
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGTERM)
-    worker.join(10)
+    worker.join(30)
     assert worker.exitcode == exits.STOPPED
     assert (tmp_path / "trace").read_text() == "closed"
     assert len(groups.groups(world.store, "run")) == 3

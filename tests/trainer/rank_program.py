@@ -58,7 +58,7 @@ def as_rank(rank: int, num_ranks: int, folder: Path, names: list[str]) -> None:
     if rank == 0:
         place.with_suffix(".new").write_text(str(free_port()))
         place.with_suffix(".new").rename(place)
-    eventually(place.exists)
+    eventually(place.exists, within_s=60)
     numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks)}
     os.environ.update({**numbers, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": place.read_text()})
     for name in names:

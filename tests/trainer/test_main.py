@@ -100,7 +100,7 @@ def test_sigterm_while_it_waits_saves_the_last_finished_step(vllm_server, store)
 
     eventually(waits, START_S)
     process.send_signal(signal.SIGTERM)
-    code, output = finish(process, within_s=10.0)
+    code, output = finish(process, within_s=30.0)
     assert code == exits.STOPPED, output
     assert checkpoints.cursor(store, "stopped").step == 1
 

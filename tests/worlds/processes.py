@@ -11,7 +11,7 @@ STUBBORN = "trap '' TERM; echo $BASHPID >> {pids}; while :; do sleep 0.05; done"
 """A shell that ignores SIGTERM and says its pid."""
 
 
-def eventually(holds: Callable[[], object], within_s: float = 10.0) -> None:
+def eventually(holds: Callable[[], object], within_s: float = 30.0) -> None:
     """Wait until something holds."""
     deadline = time.monotonic() + within_s
     while not holds():
