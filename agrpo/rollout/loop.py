@@ -133,6 +133,7 @@ class AsyncRolloutLoop:
         `max_tokens` is clipped to what `max_model_len` leaves. With nothing left a later turn comes back empty, as cut;
         a rollout's first one raises PromptTooLong, which skips the prompt.
         """
+        prompt_ids = list(prompt_ids)  # whoever asks may extend its own
         place = rollout_place.get()
         is_first = place is None or place.num_requests == 0
         seed = place.next_seed() if place is not None else None

@@ -84,6 +84,19 @@ def test_the_first_request_needs_room_and_a_later_one_without_it_is_cut() -> Non
     assert [params["max_tokens"] for _, params in server.requests] == [3]
 
 
+def test_a_prompt_that_whoever_asks_extends_stays_what_was_sent() -> None:
+    async def play(loop: AsyncRolloutLoop) -> None:
+        ids = [5, 6]
+        turns = [await loop.generate_one_turn(ids)]
+        ids += turns[0].output_ids
+        turns.append(await loop.generate_one_turn(ids))
+        assert [turn.prompt_ids for turn in turns] == [prompt for prompt, _ in server.requests]
+
+    with ScriptedServer(lambda prompt, params, n: Answer([7, 1])) as server:
+        scene(server, play)
+    assert server.requests[0][0] == [5, 6]
+
+
 def test_any_end_token_at_the_end_of_the_last_turn_terminates() -> None:
     """Fault 23."""
 
