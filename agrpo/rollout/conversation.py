@@ -9,7 +9,7 @@ from jinja2 import TemplateError
 from agrpo.errors import RequestRefused
 from agrpo.records import Message, TurnRecord
 from agrpo.tools.calls import Schema
-from agrpo.tools.families import training_template
+from agrpo.tools.families import knows_tools, training_template
 from agrpo.tools.reading import Reply, ReplyReader
 from agrpo.tools.schemas import describe_in_text, describe_to_user
 
@@ -52,7 +52,7 @@ class ChatFormat:
         if not schemas:
             return self._rendered(messages, keywords)
         template = keywords["chat_template"] = self._template(schemas)
-        if "tools" in template:
+        if knows_tools(template):
             return self._rendered(messages, {**keywords, "tools": list(schemas)})
         try:
             return self._rendered(describe_in_text(messages, schemas), keywords)

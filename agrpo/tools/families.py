@@ -51,6 +51,16 @@ def family_of(template: str) -> Family:
     return next(family for family in FAMILIES if family.mark in template)
 
 
+def knows_tools(template: str) -> bool:
+    """Whether the template itself tells the model of tools; else we do, in our own words."""
+    return "tools" in template
+
+
+def parser_of(template: str) -> Callable[[str, list[Schema]], Parsed]:
+    """What reads the calls of a model that this template prompts: our own words ask for hermes' form."""
+    return family_of(template).parse if knows_tools(template) else hermes.parse
+
+
 def training_template(template: str) -> str:
     """The template with what would break prefixes taken out; the same one for most families."""
     for condition, replacement in family_of(template).replacements:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from agrpo.errors import BadInput
 from agrpo.records import Message
-from agrpo.tools.calls import Schema, ToolCall, with_arguments
-from agrpo.tools.families import family_of
+from agrpo.tools.calls import Schema, ToolCall, call_of
+from agrpo.tools.families import knows_tools, parser_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -34,22 +34,25 @@ class ReplyReader:
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", template: str, end_ids: frozenset[int]) -> None:
         self._tokenizer = tokenizer
-        self._family = family_of(template)
+        self._parse = parser_of(template)
         self._end_ids = end_ids
-        if tokenizer.response_template is not None:
+        self._has_own = tokenizer.response_template is not None and knows_tools(template)
+        if self._has_own:
             _check_template(tokenizer)
 
     def read(self, prompt_ids: list[int], output_ids: list[int], schemas: list[Schema]) -> Reply:
         """The message of a turn; without tools it is text and nothing else."""
+        if not output_ids:  # a prompt that left no room
+            return Reply({"role": "assistant", "content": ""}, [], "")
         tokenizer, kept = self._tokenizer, self._without_end(output_ids)
         written = str(tokenizer.decode(kept))
         plain = str(tokenizer.decode(kept, skip_special_tokens=True))
         if not schemas:
             return Reply({"role": "assistant", "content": plain}, [], written)
-        if tokenizer.response_template is not None:
+        if self._has_own:
             return self._read_by_template(prompt_ids, output_ids, schemas, written)
         thoughts, end, text = written.rpartition(_REASONING_END)
-        parsed = self._family.parse(text, schemas)
+        parsed = self._parse(text, schemas)
         if not parsed.calls:
             return Reply({"role": "assistant", "content": plain}, [], written)
         content = self._without_special(thoughts + end + "\n\n" * bool(end) + parsed.content)
@@ -62,17 +65,16 @@ class ReplyReader:
             given: Any = self._tokenizer.parse_response(
                 output_ids, prefix=prompt_ids[-_PREFIX_TOKENS:], tools=list(schemas)
             )
-        except ValueError as error:
+            given_calls = given.pop("tool_calls", None) or []
+            entries = given_calls if isinstance(given_calls, list) else [given_calls]
+            calls = [_call_in(entry) for entry in entries]
+        except (ValueError, KeyError, RecursionError) as error:
             calls = [ToolCall("", error=f"the message cannot be read: {error}", text=written)]
             return Reply({"role": "assistant", "content": written}, calls, written)
-        calls = [
-            with_arguments(str(call["function"]["name"]), call["function"].get("arguments", {}), str(call))
-            for call in given.pop("tool_calls", None) or []
-        ]
         return Reply(_message({"content": "", **given}, calls), calls, written)
 
     def _without_end(self, output_ids: list[int]) -> list[int]:
-        return output_ids[:-1] if output_ids and output_ids[-1] in self._end_ids else output_ids
+        return output_ids[:-1] if output_ids[-1] in self._end_ids else output_ids
 
     def _without_special(self, text: str) -> str:
         for token in self._tokenizer.all_special_tokens:
@@ -83,11 +85,16 @@ class ReplyReader:
 def _check_template(tokenizer: "PreTrainedTokenizerBase") -> None:
     """Tell a template that is wrong from a message that cannot be read."""
     try:
-        tokenizer.parse_response("", prefix="")
+        tokenizer.get_response_parser(prefix="")
     except ValueError as error:
         raise BadInput(
             f"response_template of the tokenizer cannot be used: {error}; mend it, or set it to None"
         ) from None
+
+
+def _call_in(entry: Any) -> ToolCall:
+    """A call as the tokenizer's own parsing gives it; the model may have written any JSON in its place."""
+    return call_of(entry.get("function") if isinstance(entry, dict) else entry, str(entry))
 
 
 def _message(fields: dict[str, Any], calls: Sequence[ToolCall]) -> Message:

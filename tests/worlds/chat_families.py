@@ -74,6 +74,8 @@ LLAMA3 = (
     "{%- else %}{{ message.content }}{%- endif %}{{ '<|eot_id|>' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}"
 )
+# Two of these families have templates that know no tools, too: Llama 3, and distillations of DeepSeek-R1.
+LLAMA3_UNTOLD = LLAMA3[LLAMA3.index("{%- for message") :]
 SMOLLM = (
     "{% for message in messages %}{% if loop.first and message.role != 'system' %}"
     "{{ '<|im_start|>system\\nYou are helpful.<|im_end|>\\n' }}{% endif %}"
@@ -120,14 +122,17 @@ DEEPSEEK = (
 )
 for _name, _mark in DEEPSEEK_MARKS.items():
     DEEPSEEK = DEEPSEEK.replace(f"[{_name}]", _mark)
+DEEPSEEK_UNTOLD = DEEPSEEK[DEEPSEEK.index("{%- for message") :]
 _MARKS = {
     DEEPSEEK: list(DEEPSEEK_MARKS.values()),
+    DEEPSEEK_UNTOLD: list(DEEPSEEK_MARKS.values()),
     QWEN25: ["<|im_end|>", "<|im_start|>"],
     QWEN3: ["<|im_end|>", "<|im_start|>"],
     QWEN_XML: ["<|im_end|>", "<|im_start|>"],
     SMOLLM: ["<|im_end|>", "<|im_start|>"],
     GEMMA: ["<end_of_turn>", "<start_of_turn>"],
     LLAMA3: ["<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>", "<|python_tag|>"],
+    LLAMA3_UNTOLD: ["<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"],
 }
 
 
