@@ -9,6 +9,7 @@ AgrpoError                  the message is one line: the value, what was expecte
 |-- AttemptsExhausted       the run died too often
 |-- StatusConflict          a row is not in the status this write started from: a bug, or a second writer
 |-- StoreError              the database cannot be used (schema, place, version)
+|   `-- OldSchema           it has an older schema, or none yet: a run migrates it
 |-- ChildFailed             a process of the run failed beyond its limit, or with a bug
 |-- Outage                  something outside us is away; worth a retry
 |   |-- ServerOutage        a vLLM server did not answer, or answered 5xx
@@ -100,3 +101,7 @@ class PromptTooLong(AgrpoError):
 
 class RunStopped(AgrpoError):
     """Somebody asked the run to stop; it can be resumed."""
+
+
+class OldSchema(StoreError):
+    """The database has an older schema, or none yet; a run brings it up to date."""

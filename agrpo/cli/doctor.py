@@ -12,9 +12,9 @@ from rich.text import Text
 from agrpo import runfile
 from agrpo.doctor.examination import examine
 from agrpo.doctor.finding import Finding
+from agrpo.launch.exits import DONE, FAILED
 from agrpo.store import DEFAULT_URL
 
-HEALTHY, SICK = 0, 1
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 
@@ -26,7 +26,7 @@ def print_findings(run_file: Path | None, as_json: bool) -> int:
     findings = list(found) if as_json else list(_printed(found))
     if as_json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings]))
-    return SICK if any(finding.level == "problem" for finding in findings) else HEALTHY
+    return FAILED if any(finding.level == "problem" for finding in findings) else DONE
 
 
 def _printed(findings: Iterator[Finding]) -> Iterator[Finding]:

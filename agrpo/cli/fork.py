@@ -9,7 +9,7 @@ from agrpo import runfile
 from agrpo.cli.stores import opened
 from agrpo.errors import BadInput, StoreError
 from agrpo.session.replays import replay_run
-from agrpo.store import Store, checkpoints, forks, runs
+from agrpo.store import Store, checkpoints, command, forks, runs
 from agrpo.store.checkpoints import CheckpointRow
 from agrpo.trainer.checkpoint import MARKER, damage, make_folder, marker_digest, seal
 
@@ -26,7 +26,8 @@ def fork_run(store_url: str | None, run_id: str, step: int, name: str, overrides
         found = _checkpoint(store, parent, step, run.run_dir.absolute() / "checkpoints" / f"checkpoint-{step}")
         config, digest = runfile.stored_config(run), runfile.config_hash(run)
         forks.fork(store, run_id, step, name, config, digest, str(run.run_dir.absolute()), found)
-    return f"{name} begins after step {step} of {run_id}; start it with: agrpo resume {name}"
+        go_on = command(f"resume {name}", store.url)
+    return f"{name} begins after step {step} of {run_id}; start it with: {go_on}"
 
 
 def _checkpoint(store: Store, parent: runs.Run, step: int, folder: Path) -> tuple[str, str] | None:

@@ -1,4 +1,4 @@
-"""Where a run stands, read from the store: what the live display, `show` and Prefect's artifacts tell."""
+"""Where a run stands, read from the store: what the live display and Prefect's artifacts tell."""
 
 import time
 from dataclasses import dataclass

@@ -4,9 +4,8 @@ import dataclasses
 import json
 
 from agrpo.cli.stores import opened
+from agrpo.launch.exits import DONE, FAILED
 from agrpo.store.verify import Verification, verify
-
-HOLDS, BROKEN = 0, 1
 
 
 def print_verification(store_url: str | None, run_id: str, as_json: bool) -> int:
@@ -17,7 +16,7 @@ def print_verification(store_url: str | None, run_id: str, as_json: bool) -> int
         print(json.dumps({**dataclasses.asdict(found), "holds": found.holds}, default=str))
     else:
         print("\n".join(_lines(found)))
-    return HOLDS if found.holds else BROKEN
+    return DONE if found.holds else FAILED
 
 
 def _lines(found: Verification) -> list[str]:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from agrpo.cli.stores import opened
 from agrpo.diagnoses import Diagnosis, Told, diagnose
-from agrpo.store import Store, conversations, events, metrics, runs
+from agrpo.store import Store, command, conversations, events, metrics, runs
 from agrpo.trainer_settings import TrainerSettings
 
 _STYLES = {"fine": "green", "look": "yellow", "act": "red"}
@@ -36,7 +36,7 @@ def _ends(store: Store, run_id: str) -> list[Diagnosis]:
     restarts = [event for event in happened if event.kind == "restart" and event.token == run.token]
     found = []
     if run.status == "failed":
-        says = f"{run.error or 'no reason was noted'}; mend it, then: agrpo resume {run_id}"
+        says = f"{run.error or 'no reason was noted'}; mend it, then: {command(f'resume {run_id}', store.url)}"
         found.append(Diagnosis("end", "act", says, {}))
     if restarts:
         says = f"{len(restarts)} in this attempt, the last one because {restarts[-1].message}"

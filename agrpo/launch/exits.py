@@ -1,4 +1,4 @@
-"""How a process of a run says why it ended, and what the launcher does about it."""
+"""How a command or a process of a run says why it ended, and what the launcher does about it."""
 
 import contextlib
 import errno
@@ -14,10 +14,14 @@ from agrpo.launch import farewell
 from agrpo.launch.farewell import Farewell
 
 DONE = 0
+FAILED = 1
+"""A command without a traceback; never a child of ours."""
 BAD_INPUT = 2
 BUG = 70
 OUTAGE = 75
 LEASE_LOST = 76
+INTERRUPTED = 130
+"""A command that Ctrl-C ended; what a shell reports of SIGINT."""
 STOPPED = 143
 """Asked to stop before its work was done; what a shell reports of SIGTERM."""
 LEAVE_SIGNAL = signal.SIGUSR1

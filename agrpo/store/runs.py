@@ -12,7 +12,7 @@ from agrpo.errors import BadInput, StatusConflict
 from agrpo.store import accounting, leases, schema, streams
 from agrpo.store.attempt import Attempt
 from agrpo.store.json_text import to_floats
-from agrpo.store.store import Store
+from agrpo.store.store import Store, command
 
 Status = Literal["created", "running", "stopped", "failed", "finished"]
 Request = Literal["none", "stop", "drain"]
@@ -166,9 +166,10 @@ def check_data(attempt: Attempt, fingerprint: str) -> None:
         if is_same and known != fingerprint:
             _update(connection, attempt.run_id, data_fingerprint=fingerprint)
     if not is_same:
+        go_on = command(f"resume {attempt.run_id} --accept-new-data", attempt.store.url)
         raise BadInput(
             f"run {attempt.run_id!r} began with another data set ({known} then, {fingerprint} now), and its prompts "
-            f"are known by their place: restore it, or go on with: agrpo resume {attempt.run_id} --accept-new-data"
+            f"are known by their place: restore it, or go on with: {go_on}"
         )
 
 
@@ -189,6 +190,12 @@ def request(store: Store, run_id: str, wish: Request) -> None:
     """Ask the run to stop or drain; any process may. A new attempt starts with "none"."""
     with store.write() as connection:
         _update(connection, run_id, request=wish)
+
+
+def request_of(attempt: Attempt, wish: Request) -> None:
+    """Ask this attempt alone: one that has been replaced asks nothing of the next."""
+    with attempt.write() as connection:
+        _update(connection, attempt.run_id, request=wish)
 
 
 def allow_attempts(store: Store, run_id: str, max_attempts: int) -> None:

@@ -1,5 +1,7 @@
 """One database: how it is opened, read and written. Writes are serialised, so a transaction sees no half of another."""
 
+import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -7,7 +9,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, inspect, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
-from agrpo.errors import StoreError, StoreOutage
+from agrpo.errors import OldSchema, StoreError, StoreOutage
 from agrpo.store import sqlite
 from agrpo.store.json_text import dumps
 
@@ -121,10 +123,21 @@ class Store:
                 f"the database has schema {found!r} and this code knows up to {REVISIONS[-1]!r}: install a newer agrpo"
             )
         if found != REVISIONS[-1]:
-            raise StoreError(
-                f"the database has schema {found!r}, expected {REVISIONS[-1]!r}: call Store.migrate() (a run does it)"
+            raise OldSchema(
+                f"the database has schema {found!r}, expected {REVISIONS[-1]!r}: agrpo resume (or train) migrates it"
             )
         self._schema_checked = True
+
+
+def command(words: str, url: str) -> str:
+    """`agrpo WORDS` as a person has to type it, with the store at `url` where it is not the default one.
+
+    AGRPO_DATABASE_URL is trusted for addresses with a password alone: a run sets it for its own processes.
+    """
+    shown = _parse(url).render_as_string()  # without the password
+    if url == DEFAULT_URL or (shown != url and url == os.environ.get("AGRPO_DATABASE_URL")):
+        return f"agrpo {words}"
+    return f"agrpo {words} --store {shlex.quote(shown)}"
 
 
 def _parse(url: str) -> URL:

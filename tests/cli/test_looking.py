@@ -56,8 +56,10 @@ def test_why_names_the_waiting_side_and_what_died(attempt: Attempt, capsys: pyte
     assert "generation is the bottleneck" in said["bottleneck"]
     assert "worker 0 was ended by signal 9" in said["restarts"]
     runs.set_status(attempt, "failed", "trainer 0 ended with exit code 70 (a bug)")
-    print_diagnoses(attempt.store.url, "small", as_json=False)
-    assert "exit code 70" in capsys.readouterr().out
+    print_diagnoses(attempt.store.url, "small", as_json=True)
+    [end] = [one["says"] for one in json.loads(capsys.readouterr().out) if one["topic"] == "end"]
+    assert "exit code 70" in end
+    assert end.endswith(f"agrpo resume small --store {attempt.store.url}")
 
 
 def test_a_plot_is_a_picture_and_a_page_of_its_own(attempt: Attempt, tmp_path: Path) -> None:

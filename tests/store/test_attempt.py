@@ -31,6 +31,7 @@ WRITES = {
     "runs.set_config": lambda a, c: runs.set_config(a, {}, "hash"),
     "runs.set_environment": lambda a, c: runs.set_environment(a, {}),
     "runs.check_data": lambda a, c: runs.check_data(a, "3 rows"),
+    "runs.request_of": lambda a, c: runs.request_of(a, "stop"),
     "runs.set_allowance": lambda a, c: runs.set_allowance(a, 1, 2),
     "leases.renew": lambda a, c: leases.renew(a),
     "leases.release": lambda a, c: leases.release(a, "stopped"),

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from agrpo.errors import StoreError, StoreOutage
-from agrpo.store import Store, runs, sqlite
+from agrpo.store import Store, command, runs, sqlite
 from agrpo.store.store import REVISIONS, VERSION_TABLE
 
 MOUNTS = """/dev/vda / ext4 rw 0 0
@@ -38,7 +38,7 @@ def test_many_threads_may_open_a_file_that_does_not_exist_yet(tmp_path):
 
 def test_an_unmigrated_database_is_one_clear_error(databases, backend):
     store = Store.open(databases.empty(backend))
-    with pytest.raises(StoreError, match=f"schema None, expected '{REVISIONS[-1]}': call"):
+    with pytest.raises(StoreError, match=f"schema None, expected '{REVISIONS[-1]}': agrpo resume"):
         runs.list_runs(store)
     store.migrate()
     assert runs.list_runs(store) == []
@@ -132,6 +132,21 @@ def test_a_database_that_is_away_is_an_outage_without_its_password():
     with pytest.raises(StoreOutage, match="did not answer") as caught:
         runs.list_runs(store)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "variable", "written"),
+    [
+        ("sqlite:///runs/agrpo.db", "", "agrpo resume x"),
+        ("sqlite:////tmp/my runs.db", "", "agrpo resume x --store 'sqlite:////tmp/my runs.db'"),
+        ("sqlite:////tmp/a.db", "sqlite:////tmp/a.db", "agrpo resume x --store sqlite:////tmp/a.db"),
+        ("postgresql://me:secret@db/a", "", "agrpo resume x --store 'postgresql://me:***@db/a'"),
+        ("postgresql://me:secret@db/a", "postgresql://me:secret@db/a", "agrpo resume x"),
+    ],
+)
+def test_a_command_leads_to_its_store_and_tells_no_password(monkeypatch, url, variable, written):
+    monkeypatch.setenv("AGRPO_DATABASE_URL", variable)
+    assert command("resume x", url) == written
 
 
 def test_a_frozen_process_that_holds_a_sqlite_file_is_spoken_of(tmp_path, monkeypatch):
