@@ -19,6 +19,7 @@ from agrpo.environments.pool import EnvironmentPool, Factory, TimeLimits
 from agrpo.errors import AgrpoError, LeaseLost, Outage
 from agrpo.launch import exits
 from agrpo.launch.identity import read_identity
+from agrpo.pretrained import loading
 from agrpo.rollout.dispatcher import Dispatcher
 from agrpo.rollout.fingerprint import fingerprint
 from agrpo.rollout.groups import GroupGenerator, root_error
@@ -195,9 +196,10 @@ def spec_of_run(store_url: str, run_id: str, token: int) -> WorkerSpec:
     dataset = runfile.load_dataset(run)
     tools = check_tools([runfile.resolve_callable(path) for path in run.tools])
     revision = config.model_revision
-    tokenizer = AutoTokenizer.from_pretrained(
-        run.model.path, revision=revision or "main", trust_remote_code=config.trust_remote_code
-    )
+    with loading("the tokenizer", run.model.path):
+        tokenizer = AutoTokenizer.from_pretrained(
+            run.model.path, revision=revision or "main", trust_remote_code=config.trust_remote_code
+        )
     return WorkerSpec(
         config=config,
         model_name=run.model.path,

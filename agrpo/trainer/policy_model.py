@@ -22,6 +22,7 @@ from transformers import (
 from agrpo.attention import TreeAttention, needs_of, tree_attention
 from agrpo.errors import BadInput
 from agrpo.losses.head import FusedHead
+from agrpo.pretrained import loading
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 
 SCALED_LOGITS = ("logit_scale", "logits_scaling")
@@ -31,11 +32,12 @@ SCALED_LOGITS = ("logit_scale", "logits_scaling")
 def load_policy(name: str, args: AsyncGRPOConfig) -> PreTrainedModel:
     """Load a model by name or path, of a vision-language checkpoint all; model_init_kwargs win over `args`."""
     keywords = {"dtype": args.dtype, "trust_remote_code": args.trust_remote_code, **_init_kwargs(args)}
-    config = AutoConfig.from_pretrained(
-        name, **{key: keywords[key] for key in ("trust_remote_code", "revision") if key in keywords}
-    )
-    family = AutoModelForImageTextToText if _has_tower(config) else AutoModelForCausalLM
-    model: PreTrainedModel = family.from_pretrained(name, **keywords)
+    with loading("the model", name):
+        config = AutoConfig.from_pretrained(
+            name, **{key: keywords[key] for key in ("trust_remote_code", "revision") if key in keywords}
+        )
+        family = AutoModelForImageTextToText if _has_tower(config) else AutoModelForCausalLM
+        model: PreTrainedModel = family.from_pretrained(name, **keywords)
     return model
 
 
@@ -50,9 +52,10 @@ def freeze_tower(model: PreTrainedModel) -> None:
 def load_tokenizer(name: str, args: AsyncGRPOConfig) -> PreTrainedTokenizerBase:
     """The model's tokenizer, of the same revision as the model."""
     keywords = {key: value for key, value in _init_kwargs(args).items() if key == "revision"}
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-        name, trust_remote_code=args.trust_remote_code, **keywords
-    )
+    with loading("the tokenizer", name):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            name, trust_remote_code=args.trust_remote_code, **keywords
+        )
     return tokenizer
 
 

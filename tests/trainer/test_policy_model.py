@@ -17,6 +17,7 @@ from agrpo.trainer.policy_model import (
     fuse_head,
     in_trees,
     load_policy,
+    load_tokenizer,
     named_weights,
     router_coefficient,
     weights_digest,
@@ -105,6 +106,13 @@ def test_a_model_loads_in_the_dtype_asked_for(tmp_path):
     assert (
         load_policy(str(path), ledger.config(tmp_path, model_init_kwargs={"dtype": "bfloat16"})).dtype == torch.bfloat16
     )
+
+
+def test_a_name_that_leads_nowhere_is_a_setting_to_mend(tmp_path):
+    gone, args = str(tmp_path / "gone"), ledger.config(tmp_path)
+    for load, part in ((load_policy, "the model"), (load_tokenizer, "the tokenizer")):
+        with pytest.raises(BadInput, match=f"model.path: {part} of '{gone}' cannot be loaded .*; give a saved"):
+            load(gone, args)
 
 
 def test_the_router_loss_is_for_models_with_experts(tmp_path):
