@@ -26,6 +26,7 @@ from agrpo.trainer.measures import Measures
 from agrpo.trainer.mfu import arithmetic, device_name
 from agrpo.trainer.policy_model import freeze_tower, fuse_head, in_trees, ready_tokenizer, router_coefficient
 from agrpo.trainer.random_state import RandomState
+from agrpo.trainer.resuming import own_settings
 from agrpo.trainer.row_loss import RowLoss, to_device
 from agrpo.trainer.rows import Row, build_row
 from agrpo.trainer.stopping import StopRequested, StopSwitch
@@ -98,6 +99,14 @@ class StoreTrainer(Trainer):
         """One epoch of max_steps steps, or of so many that the data ends first."""
         steps = args.max_steps if args.max_steps > 0 else ENDLESS
         return 1, steps, 0, 0, 0, steps * args.gradient_accumulation_steps, steps
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Gradients' moments and the place in the schedule; all that is a setting stays this run's own."""
+        if checkpoint is not None:
+            assert self.optimizer is not None and self.lr_scheduler is not None
+            with own_settings(self.optimizer, self.lr_scheduler):
+                super()._load_optimizer_and_scheduler(checkpoint)
+            self.state.compute_steps(self.args, self.state.max_steps)  # type: ignore[no-untyped-call]
 
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: torch.device

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from agrpo.errors import BadInput
-from agrpo.store import leases, runs, steps
-from agrpo.trainer.checkpoint import MARKER
+from agrpo.store import checkpoints, forks, leases, metrics, runs, steps
+from agrpo.trainer.checkpoint import MARKER, marker_digest
 from agrpo.trainer.replay import replay
 from agrpo.trainer.work import environment, repeats_itself
 from tests.trainer import ledger
@@ -16,6 +16,7 @@ from tests.worlds.tiny_model import make_tiny_model
 from tests.worlds.verified import check_store
 
 NUM_STEPS = 3
+BETAS = {"adam_beta1": 0.5, "adam_beta2": 0.6}
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,26 @@ def test_from_a_checkpoint_into_another(recorded, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["step-2"]
     again = replay(recorded.store, "small", 3, from_step=2, start=output)
     assert (again.verdict, [check.step for check in again.checks]) == ("equal", [3])
+
+
+def test_a_fork_goes_on_with_its_own_settings_and_repeats_itself(recorded, tmp_path):
+    """From a checkpoint that a replay made, which knows of no intervals."""
+    store, made = recorded.store, tmp_path / "made"
+    replay(store, "small", 2, output=made)
+    parent = runs.get_run(store, "small")
+    other = {"learning_rate": 2e-2, "training_arguments": {"use_cpu": True, **BETAS}}
+    config = {**parent.config, "trainer": {**parent.config["trainer"], **other}}
+    forks.fork(store, "small", 2, "fork", config, "other", str(tmp_path), (str(made), marker_digest(made)))
+    fork = leases.acquire(store, "fork", DEAD)
+    ledger.fill(fork, 4)
+    args = ledger.config(tmp_path, save_steps=1, learning_rate=2e-2, **BETAS)
+    trainer, work, _ = ledger.trainer_for(fork, parent.config["model"]["path"], args)
+    trainer.train_in(work)
+    assert [(step, values["learning_rate"]) for step, values in metrics.series(store, "fork")] == [(3, 2e-2), (4, 2e-2)]
+    assert {group["betas"] for group in trainer.optimizer.param_groups} == {(0.5, 0.6)}
+    assert [row.step for row in checkpoints.all(store, "fork")] == [2, 3, 4]
+    for begin in (2, 3):
+        assert replay(store, "fork", 4, from_step=begin).verdict == "equal"
 
 
 def test_another_model_cannot_be_compared_and_other_digests_are_different(recorded, tmp_path):
