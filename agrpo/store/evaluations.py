@@ -9,6 +9,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from agrpo.records import Message
 from agrpo.store import schema
+from agrpo.store.attempt import Attempt
 from agrpo.store.sql import inserted_id
 from agrpo.store.store import Store
 
@@ -17,6 +18,8 @@ _evaluations, _samples, _promotions = (
     schema.evaluation_samples.c,
     schema.promotions.c,
 )
+Writer = Store | Attempt
+"""An attempt for what its run evaluates, so that one that was replaced adds nothing; else the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +61,24 @@ class Promotion:
     at: float = 0.0
 
 
-def begin(store: Store, run_id: str, step: int, model: str, tasks: str) -> int:
+def begin(writer: Writer, run_id: str, step: int, model: str, tasks: str) -> int:
     """Note an evaluation that begins now; its number."""
     row = {"run_id": run_id, "step": step, "model": model, "tasks": tasks, "begun_at": time.time()}
-    with store.write() as connection:
+    with writer.write() as connection:
         return inserted_id(connection.execute(insert(schema.evaluations).values(**row)))
 
 
-def add(store: Store, evaluation_id: int, answers: Sequence[ScoredAnswer]) -> None:
+def add(writer: Writer, evaluation_id: int, answers: Sequence[ScoredAnswer]) -> None:
     """Store the scored answers of a prompt."""
     rows = [{"evaluation_id": evaluation_id, **asdict(answer)} for answer in answers]
-    with store.write() as connection:
+    with writer.write() as connection:
         connection.execute(insert(schema.evaluation_samples), rows)
 
 
-def finish(store: Store, evaluation_id: int, values: dict[str, Any]) -> None:
+def finish(writer: Writer, evaluation_id: int, values: dict[str, Any]) -> None:
     """Every prompt is scored: note the result."""
     done = {"finished_at": time.time(), "values": values}
-    with store.write() as connection:
+    with writer.write() as connection:
         connection.execute(update(schema.evaluations).where(_evaluations.id == evaluation_id).values(**done))
 
 
