@@ -1,5 +1,6 @@
 """The run file's trainer section: every option of AsyncGRPOConfig, and the ranks that run it. No torch here."""
 
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -11,6 +12,25 @@ _LAUNCH_KEYS = {"ranks", "threads", "gpus", "config", "training_arguments"}
 Schedule = Literal[
     "constant", "constant_with_warmup", "linear", "cosine", "cosine_with_min_lr", "polynomial", "inverse_sqrt"
 ]
+
+
+_SCHEDULES_WITHOUT_END = ("constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "greedy")
+
+
+def clashes(given: Mapping[str, Any]) -> list[tuple[object, str]]:
+    """Of values that are fine each by itself: whether they cannot work together, and why. AsyncGRPOConfig asks too."""
+    top_p, min_p, schedule = given["top_p"], given["min_p"], given["lr_scheduler_type"]
+    low, high = given["vllm_importance_sampling_clip_min"], given["vllm_importance_sampling_clip_max"]
+    # A warm-up below 1 is a share of all the steps.
+    endless = schedule in _SCHEDULES_WITHOUT_END and not 0 < given["warmup_steps"] < 1
+    return [
+        (
+            (top_p < 1 or min_p) and given["top_k"] == 0,
+            f"top_p={top_p}, min_p={min_p} need top_k > 0, which bounds the candidate set",
+        ),
+        (not 0 <= low < high, f"vllm_importance_sampling_clip_min={low}, clip_max={high}: expected 0 <= min < max"),
+        (given["max_steps"] <= 0 and not endless, f"{schedule} learning rate without an end: set max_steps"),
+    ]
 
 
 class TrainerSettings(Section):
@@ -137,6 +157,13 @@ class TrainerSettings(Section):
                 raise ValueError(f"'{key}' stands under training_arguments; write it under servers.urls")
             if key in type(self).model_fields:
                 raise ValueError(f"'{key}' stands under training_arguments; write it directly under trainer")
+        return self
+
+    @model_validator(mode="after")
+    def _refuse_clashes(self) -> Self:
+        for wrong, message in clashes(dict(self)):
+            if wrong:
+                raise ValueError(message)
         return self
 
     def arguments(self) -> dict[str, Any]:

@@ -11,14 +11,8 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import SchedulerType
 
 from agrpo.errors import BadSetting
+from agrpo.trainer_settings import clashes
 
-SCHEDULES_WITHOUT_END = (
-    SchedulerType.CONSTANT,
-    SchedulerType.CONSTANT_WITH_WARMUP,
-    SchedulerType.INVERSE_SQRT,
-    SchedulerType.REDUCE_ON_PLATEAU,
-    SchedulerType.GREEDY,
-)
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 DOCUMENTED_BATCH_SIZE = 8
 """TrainingArguments' default of per_device_train_batch_size: any other value is somebody's intention."""
@@ -151,12 +145,11 @@ def _refuse_other_sharding(args: AsyncGRPOConfig) -> None:
 
 
 def _refuse_bad_values(args: AsyncGRPOConfig) -> None:
-    """Refuse values outside their range, and schedules whose end is unknown."""
-    _raise_first(_bad_generation(args) + _bad_loss(args) + _bad_pace(args))
+    """Refuse values outside their range, and those that cannot work together."""
+    _raise_first(_bad_generation(args) + _bad_loss(args) + _bad_pace(args) + clashes(vars(args)))
 
 
 def _bad_generation(args: AsyncGRPOConfig) -> list[tuple[object, str]]:
-    narrowed = args.top_p < 1 or bool(args.min_p)
     return [
         (args.dtype not in DTYPES, f"dtype={args.dtype!r}: expected one of {', '.join(DTYPES)}"),
         (args.num_generations < 2, f"num_generations={args.num_generations}: a group needs at least 2 rollouts"),
@@ -168,19 +161,13 @@ def _bad_generation(args: AsyncGRPOConfig) -> list[tuple[object, str]]:
         (not 0 < args.top_p <= 1, f"top_p={args.top_p}: expected more than 0 and at most 1"),
         (args.top_k < 0, f"top_k={args.top_k}: expected 0 (all tokens) or a number of tokens"),
         (args.min_p is not None and not 0 <= args.min_p <= 1, f"min_p={args.min_p}: expected 0 to 1"),
-        (
-            narrowed and args.top_k == 0,
-            f"top_p={args.top_p}, min_p={args.min_p} need top_k > 0, which bounds the candidate set",
-        ),
         (args.repetition_penalty <= 0, f"repetition_penalty={args.repetition_penalty}: expected more than 0"),
     ]
 
 
 def _bad_loss(args: AsyncGRPOConfig) -> list[tuple[object, str]]:
-    low, high = args.vllm_importance_sampling_clip_min, args.vllm_importance_sampling_clip_max
     return [
         (args.epsilon < 0 or (args.epsilon_high or 0) < 0, "epsilon and epsilon_high: expected 0 or more"),
-        (not 0 <= low < high, f"vllm_importance_sampling_clip_min={low}, clip_max={high}: expected 0 <= min < max"),
         (
             args.score_centering and args.num_sampler_logprobs < 1,
             f"num_sampler_logprobs={args.num_sampler_logprobs}: score_centering needs at least 1",
@@ -189,14 +176,12 @@ def _bad_loss(args: AsyncGRPOConfig) -> list[tuple[object, str]]:
 
 
 def _bad_pace(args: AsyncGRPOConfig) -> list[tuple[object, str]]:
-    endless = args.lr_scheduler_type in SCHEDULES_WITHOUT_END and not 0 < args.warmup_steps < 1
     at_least_one = ("token_budget", "groups_per_step", "max_concurrent_rollouts", "weight_sync_steps")
     limits = ("vllm_server_timeout", "rollout_worker_timeout", "checkpoint_minutes")
     calls = ("reward_timeout_s", "tool_timeout_s", "reset_timeout_s", "get_reward_timeout_s")
     positive = (*limits, *calls, "probe_tolerance")
     values: dict[str, Any] = {name: vars(args)[name] for name in at_least_one + positive}
     return [
-        (args.max_steps <= 0 and not endless, f"{args.lr_scheduler_type} learning rate without an end: set max_steps"),
         (args.max_staleness < 0, f"max_staleness={args.max_staleness}: expected 0 or more versions"),
         (args.probe_steps < 0, f"probe_steps={args.probe_steps}: expected 0 or more versions"),
         *((values[n] is not None and values[n] < 1, f"{n}={values[n]}: expected at least 1") for n in at_least_one),
