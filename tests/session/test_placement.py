@@ -33,11 +33,28 @@ def test_a_machine_without_gpus_has_none_to_give(monkeypatch: pytest.MonkeyPatch
     assert not placement(run()).on_gpu
 
 
+@pytest.mark.parametrize("names", ["GPU-8932f937-d72c", "MIG-1c8a", "0,GPU-8932f937-d72c"])
+def test_gpus_that_are_named_otherwise_are_not_taken_for_none(monkeypatch: pytest.MonkeyPatch, names: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
+    with pytest.raises(BadInput, match=f"CUDA_VISIBLE_DEVICES={names}: expected numbers"):
+        placement(run())
+
+
 @pytest.mark.parametrize(
     ("trainer", "servers", "message"),
     [
         ({"gpus": [7]}, {}, "asks for GPU 7, this machine has"),
-        ({"ranks": 4}, {}, "none is left for a server"),
+        ({"ranks": 4}, {}, r"0 of the GPUs .* are left for servers; use a smaller trainer.ranks, or servers.urls"),
+        (
+            {},
+            {"count": 4},
+            r"servers.count: 4, .* 3 of the GPUs .* use a smaller servers.count, or servers.urls",
+        ),
+        (
+            {"gpus": [0]},
+            {"gpus": [], "count": 1},
+            "0 of the GPUs .* for servers; use servers.urls of",
+        ),
         ({"ranks": 2, "gpus": [3]}, {}, "2 ranks need as many GPUs, the trainer has 1"),
     ],
 )
