@@ -12,7 +12,6 @@ from flows.api import configured_api
 
 TAG = "agrpo"
 """Flow runs of deployments carry it; runs started from a shell do not, as no worker could start them again."""
-HEARTBEAT_S = 30
 DIED = "its process died: begin again"
 SILENT = "no heartbeat: begin again"
 """The messages of states that the automations made."""
@@ -27,12 +26,12 @@ _SPEAKS = ("heartbeat", "Completed", "Failed", "Cancelled", "Crashed", "Paused",
 
 
 def definitions(silent_s: int) -> list[AutomationCore]:
-    """Both automations; `silent_s` without a heartbeat count as dead, at least three heartbeats."""
+    """Both automations; `silent_s` without a heartbeat count as dead."""
     crashed = {"type": "event", "posture": "Reactive", "within": 0, "expect": ["prefect.flow-run.Crashed"], **_SCOPE}
     silent = {
         "type": "event",
         "posture": "Proactive",
-        "within": max(silent_s, 3 * HEARTBEAT_S),
+        "within": silent_s,
         "after": ["prefect.flow-run.heartbeat"],
         "expect": [f"prefect.flow-run.{word}" for word in _SPEAKS],
         **_SCOPE,

@@ -16,3 +16,6 @@ AnyStep = Annotated[int | None, Parameter(validator=Number(gte=0, lte=_LARGEST))
 """A step, or the number of a group."""
 AnyCount = Annotated[int | None, Parameter(validator=Number(gte=1, lte=_LARGEST))]
 Port = Annotated[int, Parameter(validator=Number(gte=1, lte=65535))]
+HEARTBEAT_S = 30
+"""How often a flow run that is alive says so; prefect.yaml asks for it."""
+SilentS = Annotated[int, Parameter(validator=Number(gte=3 * HEARTBEAT_S))]

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from flows.options import SilentS
+
 
 def deploy() -> int:
     """Create or update the deployments of prefect.yaml; a schedule stays as a person left it, paused or active.
@@ -14,7 +16,7 @@ def deploy() -> int:
     return 0
 
 
-def automations(*, silent_s: int = 120) -> int:
+def automations(*, silent_s: SilentS = 120) -> int:
     """Create or update the automations that begin crashed or silent runs of deployments again.
 
     Example: agrpo automations --silent-s 180

@@ -109,6 +109,7 @@ def test_show_takes_less_than_a_second_beside_a_thousand_runs(store: Store) -> N
         (["train", "/bin/sh"], "agrpo: /bin/sh: not text"),
         (["rollouts", "x", "--limit", "0"], "Must be >= 1"),
         (["ui", "--port", "99999"], "Must be <= 65535"),
+        (["automations", "--silent-s", "89"], "Must be >= 90"),
         (["runs", "--store", "nonsense"], "is no database URL"),
     ],
 )
