@@ -5,10 +5,14 @@ from contextlib import contextmanager
 
 import httpx
 from prefect.client.orchestration import get_client
+from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL
 
 from agrpo.doctor.places import hide_password
-from agrpo.errors import BadInput, Outage
+from agrpo.errors import AgrpoError, BadInput, Outage
+
+SAYS_NO = (httpx.TransportError, PrefectHTTPStatusError)
+_MAY_NOT = (401, 403)
 
 
 @contextmanager
@@ -22,20 +26,34 @@ def configured_api() -> Iterator[None]:
     require_api()
     try:
         yield
-    except httpx.TransportError as error:
-        raise _away(error) from error
+    except SAYS_NO as error:
+        raise trouble(error) from error
 
 
 def require_api() -> None:
-    """Ask the configured API for its health first: Prefect itself gives up with a traceback. Raises Outage."""
-    error = get_client(sync_client=True).api_healthcheck()
-    if error is not None:
-        raise _away(error) from error
+    """Ask the configured API first, as Prefect itself gives up with a traceback. Raises what `trouble` gives."""
+    with get_client(sync_client=True) as client:
+        error = client.api_healthcheck()
+        if error is not None:
+            raise trouble(error) from error
+        try:
+            client.read_flows(limit=1)  # its health it tells everybody
+        except SAYS_NO as refused:
+            raise trouble(refused) from refused
 
 
-def _away(error: Exception) -> Outage:
-    url = hide_password(str(PREFECT_API_URL.value()))
-    return Outage(
-        f"Prefect's server at {url} does not answer ({error}); start it with agrpo ui, or mend PREFECT_API_URL: "
-        "agrpo train needs none and goes without when it is unset"
-    )
+def trouble(error: Exception) -> AgrpoError:
+    """What Prefect's server did to us, in one line: BadInput when we may not ask it, else Outage."""
+    where = f"Prefect's server at {hide_password(str(PREFECT_API_URL.value()))}"
+    if not isinstance(error, PrefectHTTPStatusError):
+        return Outage(
+            f"{where} does not answer ({error}); start it with agrpo ui, or mend PREFECT_API_URL: "
+            "agrpo train needs none and goes without when it is unset"
+        )
+    status = error.response.status_code
+    if status in _MAY_NOT:
+        return BadInput(
+            f"{where} refuses us ({status}); set PREFECT_API_AUTH_STRING to the name:password it was started with "
+            "(Prefect Cloud: PREFECT_API_KEY)"
+        )
+    return Outage(f"{where} answers {status} to {error.request.url.path}; read its log, then try again")
