@@ -37,7 +37,7 @@ def placement(run: RunFile) -> Placement:
         counts = {"servers.count": run.servers.count, "trainer.ranks": run.trainer.ranks}
         fewer = "".join(f"a smaller {key}, or " for key, count in counts.items() if count > 1)
         raise BadInput(
-            f"servers.count: {run.servers.count}, each on its own GPU, but {len(rest)} of the GPUs {there} are left for "
+            f"servers.count: {run.servers.count}, each on its GPU, but {len(rest)} of the GPUs {there} are left for "
             f"servers; use {fewer}servers.urls of other machines"
         )
     if trainer and len(trainer) != run.trainer.ranks:
