@@ -12,7 +12,8 @@ from agrpo.cli.runs import print_runs
 from agrpo.cli.show import print_run
 from agrpo.cli.stores import opened
 from agrpo.errors import AgrpoError, BadInput
-from agrpo.store import leases
+from agrpo.launch.exits import BAD_INPUT, FAILED
+from agrpo.store import command, leases
 from agrpo.store import runs as stored_runs
 from flows.judging import JUDGING
 from flows.looking import LOOKING
@@ -22,8 +23,6 @@ from flows.prefecting import PREFECTING
 if TYPE_CHECKING:
     from agrpo.runfile import RunFile
 
-BAD_INPUT, FAILED = 2, 1
-
 app = App(
     name="agrpo",
     help="Train language models by asynchronous GRPO.",
@@ -31,8 +30,8 @@ app = App(
     version_flags=["--version"],
 )
 
-for command in (*LOOKING, *JUDGING, *PREFECTING):
-    app.command(command)
+for _one in (*LOOKING, *JUDGING, *PREFECTING):
+    app.command(_one)
 
 
 @app.command
@@ -54,11 +53,7 @@ def train(run_file: Path, *, override: Overrides = (), dry_run: Switch = False, 
 
     run = runfile.load(run_file, override)
     if dry_run:
-        from agrpo.session.check import check_data, check_input
-
-        check_input(run)
-        check_data(run)
-        print(f"{run_file}: fine; run '{run.name}' would keep its files in {run.run_dir}")
+        print(f"{run_file}: {_looked_at(run)}")
         return 0
     return _run(run, as_json)
 
@@ -81,13 +76,15 @@ def resume(run: str, *, accept_new_data: Switch = False, store: StoreUrl = None,
     from agrpo import runfile
 
     with opened(store) as opened_store:
+        opened_store.migrate()
+        go_on = command(f"resume {run}", opened_store.url)
         config = stored_runs.get_run(opened_store, run).config
         if accept_new_data:
             leases.refuse_held(opened_store, run)  # whose prompts are known by their place in the old data
             stored_runs.accept_data(opened_store, run)
         # It wins over every other place, here and in the processes of the run.
         os.environ["AGRPO_DATABASE_URL"] = opened_store.url
-    return _run(runfile.parse(config, f"run {run}"), as_json)
+    return _run(runfile.parse(config, f"run {run}"), as_json, go_on)
 
 
 @app.command
@@ -233,10 +230,24 @@ def rewards(*, as_json: AsJson = False) -> int:
     return 0
 
 
-def _run(run: "RunFile", as_json: bool) -> int:
+def _run(run: "RunFile", as_json: bool, go_on: str | None = None) -> int:
     from flows.console import run_flow  # Prefect takes two seconds to import
 
-    return run_flow(run, as_json)
+    return run_flow(run, as_json, go_on)
+
+
+def _looked_at(run: "RunFile") -> str:
+    """The same questions in the same order as before a training; nothing is started or changed."""
+    from agrpo.session.check import check_data, check_input, find_begun
+    from flows.beforehand import load_secrets
+
+    found = find_begun(run, migrate=False)
+    if found is not None and found.status == "finished":
+        return f"run '{run.name}' is finished already; nothing would be done"
+    load_secrets(run)
+    check_input(run)
+    check_data(run)
+    return f"fine; run '{run.name}' would keep its files in {run.run_dir if found is None else found.run_dir}"
 
 
 def main() -> None:

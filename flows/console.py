@@ -6,21 +6,21 @@ import os
 import signal
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 
 from agrpo.cli.live import watching
 from agrpo.cli.show import summary_table
+from agrpo.doctor.places import hide_password
 from agrpo.errors import StoreError
+from agrpo.launch.exits import DONE, FAILED, INTERRUPTED
 from agrpo.runfile import RunFile, parse, stored_config
 from agrpo.session.check import check_data, check_input, find_begun
-from agrpo.store import Store, runs
+from agrpo.store import Store, command, runs
 from agrpo.store.runs import RunSummary
 from flows.beforehand import load_secrets, quieten
 
-FINISHED, FAILED, INTERRUPTED = 0, 1, 130
 _STOPPING_S = 15.0
 """From a stop to its end, at most."""
 
@@ -28,6 +28,7 @@ _STOPPING_S = 15.0
 def run_flow(run: RunFile, as_json: bool, go_on: str | None = None) -> int:
     """Train in this process; the exit code says how it ended. `go_on` is the command that continues it."""
     quieten()
+    go_on = go_on or command(f"resume {run.name}", run.store_url)
     # The store's address may hold a password, and what passes through Prefect is kept by it.
     os.environ["AGRPO_DATABASE_URL"] = run.store_url
     _listen_for_stops()
@@ -41,8 +42,8 @@ def run_flow(run: RunFile, as_json: bool, go_on: str | None = None) -> int:
             _train(run, run.run_dir if found is None else Path(found.run_dir), console)
         except KeyboardInterrupt:
             interrupted = True
-    code = _outcome(run, console, as_json, go_on or f"agrpo resume {run.name}")
-    return INTERRUPTED if interrupted and code != FINISHED else code
+    code = _outcome(run, console, as_json, go_on)
+    return INTERRUPTED if interrupted and code != DONE else code
 
 
 def _listen_for_stops() -> None:
@@ -61,16 +62,21 @@ def _listen_for_stops() -> None:
 
 
 def _train(run: RunFile, folder: Path, console: Console) -> None:
-    import httpx
     from prefect.exceptions import CancelledRun
 
+    from flows.api import SAYS_NO, trouble
     from flows.embedded import prefect_api
     from flows.train import train
 
-    # Whether Prefect heard of the end is Prefect's matter: how the run ended stands in the store.
-    missed = suppress(CancelledRun, httpx.TransportError)
-    with missed, prefect_api(folder / "logs" / "prefect.log"), watching(run.store_url, run.name, console):
-        train(parse(stored_config(run), run.name), return_state=True).result(raise_on_failure=True)
+    try:
+        with prefect_api(folder / "logs" / "prefect.log"), watching(run.store_url, run.name, console):
+            train(parse(stored_config(run), run.name), return_state=True).result(raise_on_failure=True)
+    except CancelledRun:
+        pass
+    except SAYS_NO as error:
+        # Whether Prefect heard of the end is Prefect's matter: how the run ended stands in the store.
+        if _summary(run) is None:
+            raise trouble(error) from error
 
 
 def _outcome(run: RunFile, console: Console, as_json: bool, go_on: str) -> int:
@@ -83,10 +89,18 @@ def _outcome(run: RunFile, console: Console, as_json: bool, go_on: str) -> int:
         print(json.dumps(dataclasses.asdict(summary)))
     console.print(summary_table(summary))
     if summary.status == "finished":
-        console.print("UI: agrpo ui, then http://127.0.0.1:4200", highlight=False)
-        return FINISHED
-    console.print(f"resume: {go_on}", highlight=False)
+        console.print(f"UI: {_interface()}", highlight=False, soft_wrap=True)
+        return DONE
+    console.print(f"resume: {go_on}", highlight=False, soft_wrap=True)  # to be copied
     return INTERRUPTED if summary.status == "stopped" else FAILED
+
+
+def _interface() -> str:
+    """Where the run's history is to be seen."""
+    from prefect.settings import PREFECT_UI_URL  # that of the API unless somebody chose another
+
+    address = PREFECT_UI_URL.value()
+    return hide_password(address) if address else "agrpo ui, then http://127.0.0.1:4200"
 
 
 def _summary(run: RunFile) -> RunSummary | None:

@@ -93,8 +93,9 @@ def doctor(run_file: Path | None = None, *, as_json: AsJson = False) -> int:
         Print one JSON list.
     """
     from agrpo.cli.doctor import print_findings
+    from flows.beforehand import load_secrets
 
-    return print_findings(run_file, as_json)
+    return print_findings(run_file, as_json, beforehand=load_secrets)
 
 
 def ui(*, port: Port = 4200) -> int:

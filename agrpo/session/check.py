@@ -2,10 +2,11 @@
 
 import inspect
 import logging
+import tempfile
 from pathlib import Path
 
 from agrpo.callables import resolve_callable
-from agrpo.errors import BadInput, StoreError
+from agrpo.errors import BadInput, OldSchema, StoreError
 from agrpo.launch.attach import refuse_other_settings
 from agrpo.rollout.prompts import open_prompts
 from agrpo.runfile import RunFile, config_hash, decisive, load_dataset, stored_config
@@ -16,22 +17,33 @@ from agrpo.store.runs import Run
 _OURS = ("--port", "--host", "--model")
 
 
-def find_begun(run: RunFile) -> Run | None:
+def find_begun(run: RunFile, migrate: bool = True) -> Run | None:
     """The run as the store has it already, asked before anything is imported or made.
 
-    Raises BadInput when the store cannot be used, or when other settings have taken the run's name.
+    Without `migrate` nothing is changed, and what an older schema holds is not known. Raises BadInput when the store
+    or the run's folder cannot be used, or when other settings have taken the run's name.
     """
     _check_store(run.store_url)
+    found = _find(run, migrate)
+    if found is None or found.status != "finished":
+        _check_folder(run.run_dir if found is None else Path(found.run_dir))
+    return found
+
+
+def _find(run: RunFile, migrate: bool) -> Run | None:
     try:
         store = Store.open(run.store_url, create=False)
     except StoreError:  # no store yet
         return None
     try:
-        store.migrate()
+        if migrate:
+            store.migrate()
         found = runs.find_run(store, run.name)
         if found is not None:
             refuse_other_settings(store, found, stored_config(run), config_hash(run), decisive)
         return found
+    except OldSchema:
+        return None
     finally:
         store.close()
 
@@ -77,9 +89,26 @@ def _check_training_arguments(run: RunFile) -> None:
 def _check_model(run: RunFile) -> None:
     """A Hub name cannot be checked without a network, but what looks like a path must be a saved model."""
     path = Path(run.model.path)
-    looks_like_path = path.is_absolute() or run.model.path.startswith(".") or len(path.parts) > 2 or path.exists()
-    if run.model.prepare is None and looks_like_path and not (path / "config.json").is_file():
+    if run.model.prepare is not None or (path / "config.json").is_file():
+        return
+    if _looks_like_path(run.model.path):
         raise BadInput(f"model.path: {path} holds no saved model (no config.json); give a model's folder or a Hub name")
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    keywords = run.trainer.model_init_kwargs or {}
+    place = {key: keywords[key] for key in ("cache_dir", "revision") if key in keywords}
+    if constants.HF_HUB_OFFLINE and not isinstance(try_to_load_from_cache(str(path), "config.json", **place), str):
+        raise BadInput(
+            f"model.path: there is no folder {path}, and no such model in the Hub's cache while HF_HUB_OFFLINE is set; "
+            "mend the path, or unset it once to download the model"
+        )
+
+
+def _looks_like_path(name: str) -> bool:
+    """A Hub name is one word, or an owner and a word."""
+    path = Path(name)
+    begins_here = len(path.parts) == 2 and Path(path.parts[0]).is_dir()
+    return path.is_absolute() or name.startswith(".") or len(path.parts) > 2 or begins_here or path.exists()
 
 
 def _check_server_arguments(run: RunFile) -> None:
@@ -94,3 +123,14 @@ def _check_store(url: str) -> None:
         Store.check_place(url)
     except StoreError as error:
         raise BadInput(str(error)) from None
+
+
+def _check_folder(folder: Path) -> None:
+    """What is made later needs the nearest folder that is there; a passing file tells more than permissions."""
+    nearest = next(there for there in (folder.absolute(), *folder.absolute().parents) if there.exists())
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            return
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BadInput(f"output: {folder} cannot be written ({reason}); name another folder") from None

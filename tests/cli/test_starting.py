@@ -1,8 +1,10 @@
 """`agrpo train` and `agrpo resume` until the run begins: which store, whose run, what is in the way."""
 
 import os
+import sqlite3
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,9 @@ import pytest
 import yaml
 
 from agrpo import runfile
-from agrpo.store import Attempt, Store, leases, runs
+from agrpo.store import Attempt, Store, leases, runs, steps
+from agrpo.store.store import VERSION_TABLE
+from tests.worlds.prefect_answers import prefect_answering
 from tests.worlds.tiny_run import AGRPO
 
 MODULE = """
@@ -71,6 +75,35 @@ def test_the_store_that_is_named_wins_over_the_variable(folder: Path, attempt: A
     ended = agrpo(folder, "resume", "x", "--store", attempt.store.url, AGRPO_DATABASE_URL=other)
     assert (ended.returncode, "x (finished)" in ended.stdout) == (0, True), ended
     assert not (folder / "other").exists()
+
+
+def test_a_run_is_resumed_after_an_upgrade(folder: Path, attempt: Attempt) -> None:
+    runs.set_status(attempt, "finished")
+    leases.release(attempt, "finished")
+    with closing(sqlite3.connect(folder / "own" / "agrpo.db")) as database, database:
+        database.execute(f"UPDATE {VERSION_TABLE} SET version_num = '0004'")
+    ended = agrpo(folder, "resume", "x", "--store", attempt.store.url)
+    assert (ended.returncode, "x (finished)" in ended.stdout) == (0, True), ended
+
+
+def test_a_stopped_run_says_where_it_is_resumed(folder: Path, attempt: Attempt) -> None:
+    leases.release(attempt, "stopped")
+    settings = ("--set", f"store.url={attempt.store.url}", "--set", "data.rows=mine.py:interrupted")
+    ended = agrpo(folder, "train", "run.yaml", *settings)
+    assert ended.returncode == 130, ended
+    assert f"resume: agrpo resume x --store {attempt.store.url}\n" in ended.stdout
+
+
+def test_a_dry_run_asks_what_the_run_would_ask(folder: Path, attempt: Attempt) -> None:
+    steps.record(attempt, 1, [], 0)  # it has trained
+    settings = ("--set", f"store.url={attempt.store.url}", "--set", "trainer.learning_rate=1")
+    ended = agrpo(folder, "train", "run.yaml", "--dry-run", *settings)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended
+    assert "was started with other settings" in ended.stderr
+    with prefect_answering(401) as url:
+        ended = agrpo(folder, "train", "run.yaml", "--dry-run", "--set", "secrets={KEY: block}", PREFECT_API_URL=url)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended
+    assert "refuses us (401)" in ended.stderr
 
 
 def test_new_data_is_not_accepted_for_a_run_that_somebody_runs(folder: Path, attempt: Attempt) -> None:
