@@ -6,12 +6,13 @@ from pathlib import Path
 
 from agrpo import runfile
 from agrpo.errors import BadInput
+from agrpo.launch.exits import DONE
 from agrpo.runfile import RunFile
 from agrpo.session.check import check_input
 from agrpo.session.nightly import Night, conclude_night, give_up, plan_night, spoilt
 from agrpo.store import Store
 from flows.beforehand import load_secrets
-from flows.console import FINISHED, run_flow
+from flows.console import run_flow
 
 
 def run_nights(run_file: Path, overrides: Sequence[str], simulate: int | None) -> int:
@@ -29,12 +30,12 @@ def run_nights(run_file: Path, overrides: Sequence[str], simulate: int | None) -
         for _ in range(simulate or 1):
             night = next_night(store, config, simulate is not None)
             code = _train(store, night, shlex.join(command))
-            if code != FINISHED:
+            if code != DONE:
                 return code
             print(f"{night.run.name}: {conclude_night(store, night).reason}", flush=True)
     finally:
         store.close()
-    return FINISHED
+    return DONE
 
 
 def next_night(store: Store, config: RunFile, is_simulated: bool) -> Night:
