@@ -75,6 +75,8 @@ class ChatFormat:
             ) from error
 
     def _encode_anew(self, text: str) -> list[int]:
+        # JSON can hold half of a surrogate pair, which a model's call, or who echoes it, brings into the text.
+        text = text.encode(errors="replace").decode()
         ids: Any = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return list(ids)
 

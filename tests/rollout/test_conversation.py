@@ -237,6 +237,21 @@ def test_a_malformed_call_is_answered_with_an_error_and_stays_in_the_history() -
     assert (rollout.tool_call_count, rollout.tool_failure_count) == (1, 1)
 
 
+def test_half_a_surrogate_pair_that_a_tool_echoes_becomes_a_question_mark() -> None:
+    def echo(text: str) -> str:
+        """Say it again.
+
+        Args:
+            text: What.
+        """
+        return text
+
+    call = HERMES_CALL.replace("multiply", "echo").replace('"a": 2, "b": 3', '"text": "a\\ud83db"')
+    world = World(QWEN25, call, "6")
+    assert drift_tokens(world.roll(echo).turns) == [0]
+    assert "a?b" in world.prompts()[1]
+
+
 def test_rounds_of_calls_are_limited() -> None:
     world = World(QWEN25, HERMES_CALL, HERMES_CALL, HERMES_CALL, max_tool_calling_iterations=1)
     rollout = world.roll(multiply)
