@@ -40,18 +40,25 @@ class Endpoint:
         self._open: dict[str, _Open] = {}
         self._runner: web.AppRunner | None = None
         self._address = ""
+        self._starting = asyncio.Lock()
 
     async def start(self) -> None:
-        """Listen on a free port of 127.0.0.1."""
+        """Listen on a free port of 127.0.0.1, unless it does already."""
+        async with self._starting:
+            if self._runner is None:
+                self._runner = await self._listen()
+
+    async def _listen(self) -> web.AppRunner:
         app = web.Application(client_max_size=MAX_REQUEST_BYTES)
         app.router.add_post("/{key}/v1/chat/completions", self._complete)
         app.router.add_get("/{key}/v1/models", self._models)
         # A client that has gone away, to ask again perhaps, must not leave a turn that its agent never saw.
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        host, port = self._runner.addresses[0][:2]
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host, port = runner.addresses[0][:2]
         self._address = f"http://{host}:{port}"
+        return runner
 
     async def close(self) -> None:
         """Stop listening."""

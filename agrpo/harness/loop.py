@@ -7,7 +7,7 @@ from typing import Any, SupportsFloat
 
 from agrpo.errors import BadInput
 from agrpo.harness.endpoint import Endpoint
-from agrpo.harness.session import Session
+from agrpo.harness.session import ContextFull, Session
 from agrpo.records import Message, Rollout, TurnRecord
 from agrpo.rollout.loop import AsyncRolloutLoop, rollout_place
 
@@ -38,12 +38,8 @@ class HarnessRolloutLoop(AsyncRolloutLoop):
         self._agent_timeout_s = agent_timeout_s
         self._endpoint = Endpoint(self.model_name)
 
-    async def setup(self) -> None:
-        """Open the endpoint."""
-        await self._endpoint.start()
-
     async def close(self) -> None:
-        """Close it."""
+        """Close the endpoint, which else goes with the event loop."""
         await self._endpoint.close()
 
     async def generate_one(self, prompt: list[Message], tools: list[Callable[..., Any]], group_id: int = 0) -> Rollout:
@@ -52,18 +48,17 @@ class HarnessRolloutLoop(AsyncRolloutLoop):
         One that gives up because its conversation is too long leaves a rollout of the turns it had.
         """
         session = Session(self.chat, self._sample)
+        await self._endpoint.start()  # not in `setup`, which a subclass may fill without knowing of ours
         with self._endpoint.open(session, copy_context()) as (base_url, api_key):
             task = AgentTask(base_url, api_key, self.model_name, prompt, _columns())
+            reward = None
             try:
                 reward = await self.threads.run(self._agent, {"task": task}, self._agent_timeout_s)
-            except Exception as error:
-                if session.error is not None:
-                    raise session.error from error
-                if not session.is_full:
+            except Exception:
+                if session.failure is None:
                     raise
-                reward = None
-        if session.unanswered is not None:
-            raise session.unanswered
+        if session.failure is not None and not isinstance(session.failure, ContextFull):
+            raise session.failure
         return Rollout(
             session.completion(),
             [token_id for turn in session.turns for token_id in turn.output_ids],

@@ -14,6 +14,7 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "stop": ((None, "", []), "a turn ends where the model ends it"),
     "tool_choice": ((None, "auto", "none"), "the model itself chooses what it calls"),
     "response_format": ((None, {"type": "text"}), "what the model writes is not forced into a form"),
+    "parallel_tool_calls": ((None, True), "the model itself chooses how many calls it makes"),
     "functions": ((None, []), "give `tools`"),
     "logprobs": ((None, False), "log-probabilities are recorded, and not sent"),
 }
@@ -37,12 +38,12 @@ def read_request(body: Any) -> ChatRequest:
     for name, (accepted, why) in _ONLY.items():
         if body.get(name) not in accepted:
             raise BadRequest(f"{name}={str(body[name])[:100]}: {why}")
-    tools = [] if body.get("tool_choice") == "none" else body.get("tools") or []
+    tools = body.get("tools") or []
     if not isinstance(tools, list) or not all(_is_tool(tool) for tool in tools):
         raise BadRequest("tools: expected a list of functions with names")
     return ChatRequest(
         messages=[incoming(message) for message in body["messages"]],
-        tools=tools,
+        tools=[] if body.get("tool_choice") == "none" else [_schema(tool) for tool in tools],
         max_tokens=_max_tokens(body),
         stream=bool(body.get("stream")),
         usage_in_stream=bool((body.get("stream_options") or {}).get("include_usage")),
@@ -50,7 +51,18 @@ def read_request(body: Any) -> ChatRequest:
 
 
 def _is_tool(tool: Any) -> bool:
-    return isinstance(tool, dict) and isinstance(tool.get("function"), dict) and "name" in tool["function"]
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return (
+        isinstance(function, dict)
+        and isinstance(function.get("name"), str)
+        and isinstance(function.get("parameters") or {}, dict)
+    )
+
+
+def _schema(tool: Schema) -> Schema:
+    """The tool with parameters, which may be left out where there are none; templates and parsers look for them."""
+    parameters = {"type": "object", "properties": {}, **(tool["function"].get("parameters") or {})}
+    return {**tool, "function": {**tool["function"], "parameters": parameters}}
 
 
 def _max_tokens(body: dict[str, Any]) -> int | None:

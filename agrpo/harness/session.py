@@ -1,6 +1,5 @@
 """One rollout of a foreign agent: its requests become turns."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -37,37 +36,32 @@ class Session:
 
     def __init__(self, chat: ChatFormat, sample: Sample) -> None:
         self.exchanges: list[Exchange] = []
-        self.error: Exception | None = None
-        """What last went wrong on our side of the endpoint."""
-        self.unanswered: Exception | None = None
-        """The same, unless the agent asked again and was answered."""
-        self.is_full = False
-        """The agent was told that its conversation is too long."""
+        self.failure: Exception | None = None
+        """Why we could not answer, until the agent asks again and is answered; a bug of ours stays."""
         self._chat = chat
         self._sample = sample
         self._written: dict[str, str] = {}
-        # Requests of one agent that come at the same time are answered one after the other, so that seeds repeat.
-        self._lock = asyncio.Lock()
 
     async def answer(self, request: ChatRequest) -> Exchange:
         """Sample one turn for a conversation. Raises ContextFull, and what the sampling raises."""
-        async with self._lock:
-            try:
-                turn = await self._sample(self._prompt_ids(request.messages, request.tools), request.max_tokens)
-            except Exception as error:
-                self.error = self.unanswered = error
-                raise
+        known = self.failure
+        try:
+            turn = await self._sample(self._prompt_ids(request.messages, request.tools), request.max_tokens)
             if not turn.output_ids and turn.finish_reason == "length":
-                self.is_full = True
                 raise ContextFull(
                     f"the conversation has {len(turn.prompt_ids)} tokens, which leaves no room for another"
                 )
-            if _may_pass(self.unanswered):
-                self.unanswered = None
             reply = self._chat.reader(request.tools).read(turn.prompt_ids, turn.output_ids, request.tools)
-            self._written[fingerprint(reply.message)] = reply.written
-            self.exchanges.append(Exchange(len(self.exchanges) + 1, request.messages, turn, reply))
-            return self.exchanges[-1]
+        except Exception as error:
+            if _may_pass(self.failure):
+                self.failure = error
+            raise
+        # What failed meanwhile, another request asked: this answer makes nothing good there.
+        if self.failure is known and _may_pass(known):
+            self.failure = None
+        self._written[fingerprint(reply.message)] = reply.written
+        self.exchanges.append(Exchange(len(self.exchanges) + 1, request.messages, turn, reply))
+        return self.exchanges[-1]
 
     @property
     def turns(self) -> list[TurnRecord]:
@@ -110,12 +104,16 @@ class Session:
         return message if text is None else {"role": "assistant", "content": text}
 
     def _continues(self, prompt_ids: list[int]) -> bool:
-        held = [turn.prompt_ids + turn.output_ids for turn in self.turns]
-        return any(prompt_ids[: len(ids)] == ids for ids in held)
+        return any(_begins_with(prompt_ids, turn) for turn in reversed(self.turns))
+
+
+def _begins_with(prompt_ids: list[int], turn: TurnRecord) -> bool:
+    num_prompt = len(turn.prompt_ids)
+    end = num_prompt + len(turn.output_ids)
+    return prompt_ids[num_prompt:end] == turn.output_ids and prompt_ids[:num_prompt] == turn.prompt_ids
 
 
 def _may_pass(error: Exception | None) -> bool:
     """Not a bug, which stays one however the agent went on."""
-    return error is not None and (
-        isinstance(error, MalformedAnswer | RequestRefused | PromptTooLong) or is_outage(error)
-    )
+    passing = (ContextFull, MalformedAnswer, RequestRefused, PromptTooLong)
+    return error is None or isinstance(error, passing) or is_outage(error)

@@ -137,13 +137,13 @@ class AsyncRolloutLoop:
         place = rollout_place.get()
         is_first = place is None or place.num_requests == 0
         seed = place.next_seed() if place is not None else None
+        wanted = None if place is None else place.max_tokens  # another request may come meanwhile
         journal = None if place is None else place.journal
         recalled = None if journal is None else journal.recall(prompt_ids)
         if recalled is not None:
             return recalled
         longest = await self._pool.max_model_len()
-        wanted = (place.max_tokens if place is not None else None) or longest
-        room = min(self.config.max_completion_length, wanted, longest - len(prompt_ids))
+        room = min(self.config.max_completion_length, wanted or longest, longest - len(prompt_ids))
         if room < 1 and is_first:
             raise PromptTooLong(
                 f"a prompt of {len(prompt_ids)} tokens leaves no room under the server's max_model_len {longest}; "

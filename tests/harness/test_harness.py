@@ -52,7 +52,11 @@ def calculator_agent(task: AgentTask) -> float:
 
 
 def scene(
-    server: ScriptedServer, agent: Agent, play: Callable[[HarnessRolloutLoop], Awaitable[None]], template: str = QWEN25
+    server: ScriptedServer,
+    agent: Agent,
+    play: Callable[[HarnessRolloutLoop], Awaitable[None]],
+    template: str = QWEN25,
+    loop_cls: type[HarnessRolloutLoop] = HarnessRolloutLoop,
 ) -> None:
     async def trusted(record: ServerRecord) -> None: ...
 
@@ -61,7 +65,7 @@ def scene(
         await pool.update([ServerRecord(1, server.url, 0, 1, "healthy", 0, {})], 0)
         config = AsyncGRPOConfig(output_dir="unused", use_cpu=True)
         tokenizer = family_tokenizer(template)
-        loop = HarnessRolloutLoop(config, "scripted", tokenizer, [0], pool, agent=agent, agent_timeout_s=20.0)
+        loop = loop_cls(config, "scripted", tokenizer, [0], pool, agent=agent, agent_timeout_s=20.0)
         await loop.setup()
         rollout_place.set(RolloutPlace("run", 0, 0))
         try:
@@ -174,6 +178,25 @@ def test_bugs_of_an_agent_are_its_own_and_the_servers_stay_the_servers(
 
     with ScriptedServer(lambda prompt, params, n: Answer(status=400), 4096) as server:
         scene(server, agent, play)
+
+
+class OwnHooks(HarnessRolloutLoop):
+    """Hooks of their own, as the documentation of AsyncRolloutLoop shows them."""
+
+    async def setup(self) -> None:
+        self.opened = True
+
+    async def close(self) -> None:
+        assert self.opened
+
+
+def test_a_subclass_with_hooks_of_its_own_is_served() -> None:
+    async def play(loop: HarnessRolloutLoop) -> None:
+        rollouts = await asyncio.gather(*(loop.generate_one(PROMPT, []) for _ in range(3)))
+        assert [rollout.completion[-1]["content"] for rollout in rollouts] == ["6"] * 3
+
+    with ScriptedServer(lambda prompt, params, n: says("6")) as server:
+        scene(server, one_question, play, loop_cls=OwnHooks)
 
 
 @pytest.fixture

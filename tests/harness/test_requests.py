@@ -11,10 +11,11 @@ import pytest
 from agrpo.errors import MalformedAnswer, RequestRefused
 from agrpo.harness.loop import AgentTask, HarnessRolloutLoop
 from agrpo.sequences import build_sequences
+from agrpo.tools.reading import ReplyReader
 from agrpo.tools.schemas import schema_of
-from tests.harness.test_harness import PROMPT, client, roll, says, scene
-from tests.rollout.test_conversation import HERMES_CALL, LLAMA_CALL, multiply
-from tests.worlds.chat_families import GEMMA, LLAMA3
+from tests.harness.test_harness import PROMPT, TOKENIZER, client, roll, says, scene
+from tests.rollout.test_conversation import HERMES_CALL, LLAMA_CALL, XML_CALL, multiply
+from tests.worlds.chat_families import GEMMA, LLAMA3, QWEN25, QWEN_XML
 from tests.worlds.scripted_server import Answer, ScriptedServer
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -33,6 +34,7 @@ def ask(task: AgentTask, *more: Any, client_settings: Any = None, **fields: Any)
         ({"tool_choice": "required", "tools": [schema_of(multiply)]}, "tool_choice=required"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"logprobs": True}, "logprobs"),
+        ({"parallel_tool_calls": False, "tools": [schema_of(multiply)]}, "parallel_tool_calls=False: the model itself"),
         ({"max_tokens": 0}, "max_tokens=0: expected a whole number"),
         ({"tools": [{"type": "web_search"}]}, "tools: expected a list of functions"),
         ({"extra_body": {"messages": []}}, "messages: expected a list"),
@@ -103,6 +105,90 @@ def test_an_agent_whose_conversation_is_full_leaves_the_turns_it_had() -> None:
     assert len(rollout.turns) == 1 and rollout.reward is None
     (sample,) = build_sequences(rollout.turns)
     assert sample.num_trained == 2
+
+
+def test_bugs_of_an_agent_show_after_what_was_made_good() -> None:
+    """A full context, or an error of ours, that a later answer made good is no excuse for a bug."""
+
+    def agent(task: AgentTask) -> None:
+        ask(task)
+        with pytest.raises(openai.BadRequestError, match="leaves no room"):
+            ask(task, {"role": "user", "content": "x" * 300})
+        with pytest.raises(openai.InternalServerError):
+            ask(task)
+        ask(task)
+        raise ZeroDivisionError("no steps")
+
+    with pytest.raises(ZeroDivisionError):
+        roll(agent, "6", Answer(changes={"logprobs": None}), "6", max_model_len=200)
+
+
+def test_an_answer_makes_nothing_good_that_failed_meanwhile() -> None:
+    def agent(task: AgentTask) -> None:
+        beside = threading.Thread(target=ask, args=(task,))
+        beside.start()
+        while not server.requests:
+            threading.Event().wait(0.01)
+        try:
+            ask(task, {"role": "user", "content": "garbled"})
+        finally:
+            beside.join(20.0)
+
+    async def play(loop: HarnessRolloutLoop) -> None:
+        with pytest.raises(MalformedAnswer):
+            await loop.generate_one(PROMPT, [])
+
+    garbled = Answer(changes={"logprobs": None})
+    with ScriptedServer(lambda prompt, params, n: says("6", after_s=1.0) if n == 1 else garbled) as server:
+        scene(server, agent, play)
+
+
+def test_requests_at_the_same_time_do_not_wait_for_each_other() -> None:
+    def asks_beside(task: AgentTask) -> None:
+        with pytest.raises(openai.NotFoundError):
+            ask(task)
+
+    def agent(task: AgentTask) -> None:
+        beside.append(threading.Thread(target=asks_beside, args=(task,)))
+        beside[0].start()
+        while not server.requests:
+            threading.Event().wait(0.01)
+        ask(task)
+
+    async def play(loop: HarnessRolloutLoop) -> None:
+        assert len((await loop.generate_one(PROMPT, [])).turns) == 1
+        await asyncio.to_thread(beside[0].join, 10.0)
+
+    beside: list[threading.Thread] = []
+    with ScriptedServer(lambda prompt, params, n: says("6", after_s=60.0 if n == 1 else 0.0)) as server:
+        scene(server, agent, play)
+
+
+@pytest.mark.parametrize(("template", "call"), [(QWEN_XML, XML_CALL), (QWEN25, HERMES_CALL)])
+def test_a_tool_may_leave_its_parameters_out(template: str, call: str) -> None:
+    def agent(task: AgentTask) -> None:
+        answer = ask(task, tools=[{"type": "function", "function": {"name": "multiply"}}])
+        assert answer.choices[0].message.tool_calls[0].function.arguments == '{"a": 2, "b": 3}'
+
+    assert roll(agent, call, template=template).tool_call_count == 1
+
+
+def test_a_bug_in_reading_is_ours_and_not_the_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*arguments: Any) -> None:
+        raise KeyError("parameters")
+
+    monkeypatch.setattr(ReplyReader, "read", read)
+    with pytest.raises(KeyError, match="parameters"):
+        roll(ask, "6")
+
+
+def test_half_a_surrogate_pair_goes_to_the_model_as_a_question_mark() -> None:
+    def agent(task: AgentTask) -> None:
+        httpx.post(f"{task.base_url}/chat/completions", content=body).raise_for_status()
+
+    body = b'{"messages": [{"role": "user", "content": "a\\ud83db"}]}'
+    (turn,) = roll(agent, "6").turns
+    assert "a?b" in TOKENIZER.decode(turn.prompt_ids)
 
 
 def test_a_client_that_asks_again_leaves_one_turn() -> None:

@@ -97,6 +97,20 @@ def test_a_prompt_that_whoever_asks_extends_stays_what_was_sent() -> None:
     assert server.requests[0][0] == [5, 6]
 
 
+def test_most_tokens_are_those_of_its_own_request() -> None:
+    async def play(loop: AsyncRolloutLoop) -> None:
+        place = RolloutPlace("run", 0, 0, max_tokens=5)
+        rollout_place.set(place)
+        turn = asyncio.create_task(loop.generate_one_turn([5]))
+        await asyncio.sleep(0)
+        place.max_tokens = 7
+        await turn
+
+    with ScriptedServer() as server:
+        scene(server, play)
+    assert [params["max_tokens"] for _, params in server.requests] == [5]
+
+
 def test_any_end_token_at_the_end_of_the_last_turn_terminates() -> None:
     """Fault 23."""
 

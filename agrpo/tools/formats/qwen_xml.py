@@ -27,9 +27,9 @@ def _call(block: str, schemas: list[Schema]) -> ToolCall:
     return ToolCall(name, {key: _value(value, kinds.get(key, {})) for key, value in _PARAMETER.findall(found[2])})
 
 
-def _value(text: str, kind: Schema) -> Any:
+def _value(text: str, kind: Any) -> Any:
     """Text stays text; anything else is JSON where it can be read as such."""
-    if kind.get("type") == "string":
+    if isinstance(kind, dict) and kind.get("type") == "string":
         return text
     try:
         return json.loads(text)
