@@ -92,9 +92,10 @@ class _Reporter:
     def _report(self, over: bool) -> None:
         progress = read_progress(self._attempt.store, self._attempt.run_id)
         self._log()
-        if progress.num_steps:
-            done = 100.0 * progress.step / progress.num_steps
-            self._put("progress", done, lambda key: create_progress_artifact(done, key, f"steps of {progress.run_id}"))
+        if progress.done is not None:
+            done = 100.0 * progress.done
+            about = f"how much of {progress.run_id} is made"
+            self._put("progress", done, lambda key: create_progress_artifact(done, key, about))
         self._put_page(progress)
         if progress.history and self._plot_is_due(progress.history[-1][0], over):
             self._draw(progress.history[-1][0])
@@ -150,10 +151,10 @@ class _Reporter:
         with suppress(AgrpoError):
             states = self._states()
             if states & _STOPS:
-                runs.request(self._attempt.store, self._attempt.run_id, "stop")
+                runs.request_of(self._attempt, "stop")
             elif (StateType.PAUSED in states) != self._paused:
                 self._paused = not self._paused
-                runs.request(self._attempt.store, self._attempt.run_id, "drain" if self._paused else "none")
+                runs.request_of(self._attempt, "drain" if self._paused else "none")
                 self._session.enter("paused: rollouts end, servers stay" if self._paused else "training")
 
     def _states(self) -> set[StateType]:

@@ -93,12 +93,11 @@ def _panel(store_url: str, run_id: str, console: Console, ended: threading.Event
 
 def render(progress: Progress) -> Group:
     """The panel: where it stands, the numbers to watch, the reward so far, what each process does."""
-    total = progress.num_steps or max(progress.step, 1)
     head = Table.grid(padding=(0, 2))
     head.add_row(
         Text(progress.run_id, style="bold"),
         Text(progress.phase),
-        ProgressBar(total=total, completed=progress.step, width=30),
+        ProgressBar(total=1.0, completed=progress.done or 0.0, width=30),
         Text(f"step {progress.step}" + (f" of {progress.num_steps}" if progress.num_steps else "")),
         Text(duration(progress.wall_s)),
     )

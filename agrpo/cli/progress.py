@@ -1,10 +1,12 @@
 """Where a run stands, read from the store: what the live display and Prefect's artifacts tell."""
 
+import re
 import time
 from dataclasses import dataclass
 
 from agrpo.store import Store, events, metrics, processes, runs
 from agrpo.store.processes import ProcessRecord
+from agrpo.store.runs import Run
 
 _RECENT_S = 120.0
 _TOGETHER_S = 5.0
@@ -29,6 +31,8 @@ class Progress:
     wall_s: float
     history: list[tuple[int, dict[str, float]]]
     """Logged values by step, in order: the last ones, as looks at a long run must stay cheap."""
+    done: float | None = None
+    """Share of the run that is made, 0 to 1; None while nobody knows how many prompts there are."""
 
     @property
     def last(self) -> dict[str, float]:
@@ -53,7 +57,17 @@ def read_progress(store: Store, run_id: str) -> Progress:
         num_steps=max_steps if max_steps > 0 else None,
         wall_s=run.wall_s,
         history=metrics.series(store, run_id, last=_NUM_SHOWN),
+        done=run.step / max_steps if max_steps > 0 else _share_of_epochs(store, run),
     )
+
+
+def _share_of_epochs(store: Store, run: Run) -> float | None:
+    """Prompts that are done with among those of all epochs; the fingerprint of a table begins with its size."""
+    rows = re.match(r"(\d+) rows", run.data_fingerprint or "")
+    if rows is None:
+        return None
+    num_prompts = int(rows[1]) * float(run.config["trainer"]["num_train_epochs"])
+    return min(1.0, runs.trained_prompt_index(store, run.run_id) / num_prompts)
 
 
 def _state(process: ProcessRecord) -> str:
