@@ -46,6 +46,8 @@ class ChildSpec:
     """Wait before the first restart, doubled for each further one up to a minute."""
     silence_limit_s: float | None = None
     """A loop of it that has said so once must say again within this time that it is alive; None: none has to."""
+    optional: bool = False
+    """When it is given up, the run goes on without it."""
     standby_after_s: float | None = None
     """Keep a second process of it ready (standby.py) once it has run so long; None: none."""
 

@@ -1,8 +1,6 @@
 """What follows from the end of a child: another try, or which error of the run."""
 
-from typing import NoReturn
-
-from agrpo.errors import BadInput, ChildFailed
+from agrpo.errors import AgrpoError, BadInput, ChildFailed
 from agrpo.launch import exits
 from agrpo.launch.tracked import Tracked
 
@@ -15,15 +13,15 @@ def may_restart(child: Tracked, code: int | None, in_a_row: int, has_answered: b
     return in_a_row < (min(1, limit) if _never_worked(child, code, has_answered) else limit)
 
 
-def give_up(child: Tracked, code: int | None, reason: str, has_answered: bool) -> NoReturn:
-    """Raise BadInput when the child ended because of what the user gave it, else ChildFailed with its last lines."""
+def why_over(child: Tracked, code: int | None, reason: str, has_answered: bool) -> AgrpoError:
+    """BadInput when the child ended because of what the user gave it, else ChildFailed with its last lines."""
     said = child.refusal()
     if code == exits.BAD_INPUT and said is not None:
-        raise BadInput(f"{child.spec.name}: {said}")
+        return BadInput(f"{child.spec.name}: {said}")
     if _never_worked(child, code, has_answered):
-        raise BadInput(f"{reason} before it ever answered; mend what it complains about: {child.log_end()}")
+        return BadInput(f"{reason} before it ever answered; mend what it complains about: {child.log_end()}")
     again = f" after {child.restarts} restarts" if child.restarts else ""
-    raise ChildFailed(f"{reason}{again}; {child.log_end()}")
+    return ChildFailed(f"{reason}{again}; {child.log_end()}")
 
 
 def _never_worked(child: Tracked, code: int | None, has_answered: bool) -> bool:

@@ -16,7 +16,7 @@ from typing import Self
 from agrpo.errors import AgrpoError, BadInput, ChildFailed, LeaseLost, Outage
 from agrpo.launch import adopt, exits
 from agrpo.launch.child import ChildProcess, ChildSpec, end_all, last_lines
-from agrpo.launch.ends import give_up, may_restart
+from agrpo.launch.ends import may_restart, why_over
 from agrpo.launch.health import Healthy, ServerWatch
 from agrpo.launch.lease import LeaseFollower, LeaseKeeper
 from agrpo.launch.loops import LoopWatch
@@ -230,8 +230,12 @@ class Launcher:
         in_a_row = 0 if time.monotonic() - child.started_at >= child.spec.steady_after_s else child.in_a_row
         if may_restart(child, code, in_a_row, self._has_answered(child)):
             return self._plan_restart(child, in_a_row, reason, code)
+        error = why_over(child, code, reason, self._has_answered(child))
+        if child.spec.optional:
+            events.add(self.attempt, "given_up", f"the run goes on without it: {error}")
         child.enter("failed")
-        give_up(child, code, reason, self._has_answered(child))
+        if not child.spec.optional:
+            raise error
 
     def _has_answered(self, child: Tracked) -> bool:
         return self._watch is None or self._watch.has_answered(child.process_id)

@@ -50,7 +50,8 @@ def worker(run: RunFile, attempt: Attempt, index: int) -> ChildSpec:
 def evaluator(run: RunFile, attempt: Attempt) -> ChildSpec:
     """The process that evaluates while training goes on."""
     command = (sys.executable, "-m", "agrpo.evaluation.during", *_identity(attempt))
-    return _spec(run, "evaluator", 0, command, {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
+    spec = _spec(run, "evaluator", 0, command, {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
+    return dataclasses.replace(spec, optional=True)
 
 
 def trainer(run: RunFile, attempt: Attempt, placement: Placement) -> ChildSpec:
