@@ -9,16 +9,15 @@ import os
 import time
 from collections.abc import Callable
 
-from agrpo import runfile
 from agrpo.errors import AgrpoError, BadInput, LeaseLost, Outage
 from agrpo.launch import exits
 from agrpo.launch.launcher import Launcher
 from agrpo.launch.loops import MACHINE
 from agrpo.runfile import RunFile
 from agrpo.session import specs
+from agrpo.session.stored import settings_of
 from agrpo.store import Attempt, Store, leases, processes, runs
 from agrpo.store.host import host_name
-from agrpo.store.runs import Run
 
 BEAT_S = 2.0
 
@@ -29,7 +28,7 @@ def work_elsewhere(store: Store, run_id: str, say: Callable[[str], None] = print
     Raises BadInput when this machine cannot work for the run, ChildFailed when the worker keeps dying here.
     """
     stored = runs.get_run(store, run_id)
-    run, waits = _settings(stored), False
+    run, waits = settings_of(stored), False
     while stored.status != "finished":
         with contextlib.suppress(Outage, LeaseLost):
             attempt = leases.current(store, run_id)
@@ -42,15 +41,6 @@ def work_elsewhere(store: Store, run_id: str, say: Callable[[str], None] = print
             stored = runs.get_run(store, run_id)
         time.sleep(BEAT_S)
     say(f"run {run_id} is finished")
-
-
-def _settings(stored: Run) -> RunFile:
-    if "model" not in stored.config or isinstance(stored.config["model"], str):
-        raise BadInput(
-            f"run {stored.run_id!r} was started by a script, which alone knows its functions: only runs of run files "
-            "have workers elsewhere"
-        )
-    return runfile.parse(stored.config, f"run {stored.run_id}")
 
 
 def _refuse_loopback(run: RunFile, attempt: Attempt) -> None:

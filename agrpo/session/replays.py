@@ -6,11 +6,12 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from agrpo import runfile
 from agrpo.errors import AgrpoError, BadInput
 from agrpo.launch import exits
+from agrpo.runfile import RunFile
 from agrpo.session import specs
 from agrpo.session.placement import placement
+from agrpo.session.stored import settings_of
 from agrpo.store import Store, runs
 from agrpo.trainer.replay_result import ReplayResult
 
@@ -37,7 +38,7 @@ def replay_run(
 def _start(
     store: Store, stored: runs.Run, to_step: int, from_step: int, output: Path | None, start: Path | None
 ) -> ReplayResult:
-    run = runfile.parse(stored.config, f"run {stored.run_id}")
+    run = settings_of(stored)
     with tempfile.TemporaryDirectory(prefix="agrpo-replay-") as folder:
         result = Path(folder) / "result.json"
         where = ["--store", store.url, "--run", stored.run_id, "--result", str(result)]
@@ -55,7 +56,7 @@ def _start(
     raise AgrpoError(f"the replay {exits.describe(ended.returncode)}; its last words:\n{ended.stderr[-4000:]}")
 
 
-def _threads(stored: runs.Run, run: runfile.RunFile) -> int | None:
+def _threads(stored: runs.Run, run: RunFile) -> int | None:
     """As many as the run noted: the bits depend on it."""
     noted = (stored.environment or {}).get("threads")
     return int(noted) if noted is not None else run.trainer.threads
