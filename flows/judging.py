@@ -6,7 +6,13 @@ from flows.options import AnyStep, AsJson, Overrides, StoreUrl
 
 
 def evaluate(
-    run: str, *, step: AnyStep = None, url: str | None = None, store: StoreUrl = None, as_json: AsJson = False
+    run: str,
+    *,
+    step: AnyStep = None,
+    url: str | None = None,
+    data: str | None = None,
+    store: StoreUrl = None,
+    as_json: AsJson = False,
 ) -> int:
     """Mean reward and pass@k of a checkpoint on held-out prompts, with 95 % intervals.
 
@@ -18,6 +24,9 @@ def evaluate(
         The checkpoint's step; the last one where it is left out, 0 for the model that the run began with.
     url
         A server that serves these weights already; a vLLM server is started where it is left out.
+    data
+        The prompts: folder/file.py:function, package.module:function, or a dataset's path; those of the run file's
+        section `evaluation` where it is left out.
     store
         The store's URL, where it is neither AGRPO_DATABASE_URL nor the default.
     as_json
@@ -26,7 +35,7 @@ def evaluate(
     from agrpo.cli.evaluate import print_evaluation
     from flows.beforehand import load_secrets
 
-    print_evaluation(store, run, step, url, as_json, beforehand=load_secrets)
+    print_evaluation(store, run, step, url, data, as_json, beforehand=load_secrets)
     return 0
 
 

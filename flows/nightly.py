@@ -10,8 +10,7 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed
 
 from agrpo.runfile import RunFile
-from agrpo.session.check import check_input
-from agrpo.session.nightly import Night, begun_by, give_up, plan_night
+from agrpo.session.nightly import Night, begun_by, check_night, give_up, plan_night
 from agrpo.store import Store
 from agrpo.store.evaluations import Promotion
 from flows.again import ended_already
@@ -37,7 +36,7 @@ def nightly(config: RunFile) -> State[Any]:
         return Completed(message="a night that was missed is not made up for; the next one comes by schedule")
     if config.secrets:
         shown(load_secrets, config)
-    check_input(config)
+    check_night(config)
     shown(migrate, config.store_url)
     store = Store.open(config.store_url)
     try:

@@ -8,8 +8,7 @@ from agrpo import runfile
 from agrpo.errors import BadInput
 from agrpo.launch.exits import DONE
 from agrpo.runfile import RunFile
-from agrpo.session.check import check_input
-from agrpo.session.nightly import Night, conclude_night, give_up, plan_night, spoilt
+from agrpo.session.nightly import Night, check_night, conclude_night, give_up, plan_night, spoilt
 from agrpo.store import Store
 from flows.beforehand import load_secrets
 from flows.console import run_flow
@@ -21,7 +20,7 @@ def run_nights(run_file: Path, overrides: Sequence[str], simulate: int | None) -
         raise BadInput(f"--simulate {simulate}: expected 1 or more nights; leave it out for one that is not spoilt")
     config = runfile.load(run_file, overrides)
     load_secrets(config)
-    check_input(config)
+    check_night(config)
     command = ["agrpo", "nightly", str(run_file), *(part for one in overrides for part in ("--set", one))]
     command += ["--simulate", str(simulate)] if simulate is not None else []
     store = Store.open(config.store_url)

@@ -91,3 +91,5 @@ def _timeline(session: Session) -> None:
     while not session.is_trained():
         step = shown(timeline.train_segment, session, step)
     shown(timeline.publish, session)
+    if session.run.evaluation.steps is not None:
+        shown(timeline.wait_for_evaluation, session)

@@ -1,5 +1,6 @@
 """The stages of evaluations, each a thin call into agrpo."""
 
+from agrpo.runfile import RunFile
 from agrpo.session.evaluating import evaluate_run
 from agrpo.session.nightly import Night, conclude_night
 from agrpo.store import Store
@@ -7,8 +8,8 @@ from agrpo.store.evaluations import Evaluation, Promotion
 from tasks.timeline import stage
 
 
-@stage(task_run_name="evaluate {run}")
-def evaluate(store: Store, run: str, step: int | None, url: str | None) -> Evaluation:
+@stage(task_run_name="evaluate {run.name}")
+def evaluate(store: Store, run: RunFile, step: int | None, url: str | None) -> Evaluation:
     """Answer and score the held-out prompts."""
     return evaluate_run(store, run, step, url)
 

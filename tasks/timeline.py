@@ -130,6 +130,13 @@ def train_segment(session: Session, after: int) -> int:
     return session.wait_for_checkpoint(after)
 
 
+@stage(task_run_name="last evaluation")
+def wait_for_evaluation(session: Session) -> None:
+    """Wait for the evaluation that is due when training has ended."""
+    session.enter("waiting for the last evaluation")
+    session.wait_for_evaluation()
+
+
 @stage(task_run_name="publish")
 def publish(session: Session) -> str:
     """Name the last checkpoint as the run's model."""

@@ -10,7 +10,8 @@ from rich.table import Table
 from agrpo.cli.numbers import estimates
 from agrpo.cli.stores import opened
 from agrpo.runfile import RunFile
-from agrpo.session.evaluating import evaluate_run, settings_of
+from agrpo.session.evaluating import evaluate_run, to_evaluate
+from agrpo.settings import DataSettings
 
 
 def print_evaluation(
@@ -18,6 +19,7 @@ def print_evaluation(
     run_id: str,
     step: int | None,
     url: str | None,
+    data: str | None,
     as_json: bool,
     beforehand: Callable[[RunFile], None],
 ) -> None:
@@ -27,8 +29,9 @@ def print_evaluation(
     """
     with opened(store_url) as store:
         store.migrate()
-        beforehand(settings_of(store, run_id))
-        found = evaluate_run(store, run_id, step, url)
+        run = to_evaluate(store, run_id, _task_set(data))
+        beforehand(run)
+        found = evaluate_run(store, run, step, url)
     if as_json:
         print(json.dumps(dataclasses.asdict(found)))
         return
@@ -38,3 +41,10 @@ def print_evaluation(
     for name, value, low, high in estimates(found.values):
         table.add_row(name, value, f"{low} to {high}")
     Console().print(table)
+
+
+def _task_set(named: str | None) -> DataSettings | None:
+    """A function of rows has a colon in its import path; what has none is a folder, a file or a name on the Hub."""
+    if named is None:
+        return None
+    return DataSettings(rows=named) if ":" in named else DataSettings(path=named)

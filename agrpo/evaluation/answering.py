@@ -7,7 +7,6 @@ from typing import Protocol
 import numpy as np
 
 from agrpo.advantages import total_rewards
-from agrpo.environments.pool import EnvironmentPool, TimeLimits
 from agrpo.evaluation.tasks import held_out_rows
 from agrpo.inference.client import SamplingParams
 from agrpo.records import TurnRecord
@@ -16,11 +15,10 @@ from agrpo.rollout.members import GeneratedGroup
 from agrpo.rollout.prompts import Prompt, open_prompts
 from agrpo.rollout.scoring import Scorer, Unscored
 from agrpo.rollout.slots import Slots
-from agrpo.rollout.threads import Threads
-from agrpo.rollout.worker import WorkerSpec, spec_of_run
+from agrpo.rollout.worker import WorkerSpec, environments_of, spec_of_run
 from agrpo.runfile import RunFile
-from agrpo.store import Store, evaluations
-from agrpo.store.evaluations import ScoredAnswer
+from agrpo.store import evaluations
+from agrpo.store.evaluations import ScoredAnswer, Writer
 from agrpo.tools.isolated import IsolatedTools
 
 NUM_AT_ONCE = 32
@@ -47,7 +45,7 @@ def spec_of_evaluation(store_url: str, run: RunFile, token: int) -> WorkerSpec:
     return dataclasses.replace(spec, dataset=held_out_rows(run))
 
 
-async def answer_all(spec: WorkerSpec, servers: Servers, store: Store, evaluation_id: int) -> None:
+async def answer_all(spec: WorkerSpec, servers: Servers, writer: Writer, evaluation_id: int) -> None:
     """Answer every prompt `num_generations` times and store what the rewards say.
 
     What nothing scored is left out: a refused prompt, and an answer for which every source returned None. Raises the
@@ -55,7 +53,7 @@ async def answer_all(spec: WorkerSpec, servers: Servers, store: Store, evaluatio
     """
     loop = spec.loop_cls(spec.config, spec.model_name, spec.tokenizer, spec.eos_token_ids, servers)
     scorer = Scorer(spec.reward_funcs, spec.config.reward_timeout_s)
-    environments = _environments(spec, loop.threads)
+    environments = environments_of(spec, loop.threads)
     tools = IsolatedTools(spec.tools, spec.config.tool_timeout_s)
     slots = Slots(spec.config.max_concurrent_rollouts)
     generator = GroupGenerator(loop, SEED_NAMESPACE, slots, tools.tools, environments)
@@ -71,12 +69,12 @@ async def answer_all(spec: WorkerSpec, servers: Servers, store: Store, evaluatio
                 return
             answers = scored_answers(generated, rewards)
             if answers:
-                evaluations.add(store, evaluation_id, answers)
+                evaluations.add(writer, evaluation_id, answers)
 
     try:
         await loop.setup()
         async with asyncio.TaskGroup() as tasks:
-            for index in range(prompts.stop_index(1) or 0):
+            for index in range(len(spec.dataset)):
                 tasks.create_task(answer(prompts.prompt(index)))
     except BaseExceptionGroup as errors:
         raise root_error(errors) from errors
@@ -85,7 +83,7 @@ async def answer_all(spec: WorkerSpec, servers: Servers, store: Store, evaluatio
         scorer.close()
         tools.close()
         if environments is not None:
-            environments.close()
+            await environments.close()
 
 
 def scored_answers(generated: GeneratedGroup, rewards: dict[str, list[float | None]]) -> list[ScoredAnswer]:
@@ -103,11 +101,3 @@ def scored_answers(generated: GeneratedGroup, rewards: dict[str, list[float | No
         for sample, (completion, total) in enumerate(zip(completions, totals, strict=True))
         if not np.isnan(total)
     ]
-
-
-def _environments(spec: WorkerSpec, threads: Threads) -> EnvironmentPool | None:
-    if spec.environment_factory is None:
-        return None
-    config = spec.config
-    limits = TimeLimits(config.tool_timeout_s, config.reset_timeout_s, config.get_reward_timeout_s)
-    return EnvironmentPool(spec.environment_factory, threads, limits, spec.isolate_environments)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from agrpo import runfile
 from agrpo.evaluation.answering import answer_all, spec_of_evaluation
+from agrpo.evaluation.due import due_step, name_in_training
 from agrpo.evaluation.result import values_of
 from agrpo.evaluation.tasks import fingerprint
 from agrpo.launch import exits
@@ -41,6 +42,7 @@ async def watch(spec: WorkerSpec, run: runfile.RunFile, attempt: Attempt) -> Non
 
 
 async def _keep_evaluating(spec: WorkerSpec, run: runfile.RunFile, pool: ServerPool, attempt: Attempt) -> None:
+    tasks = fingerprint(run)  # of what this process has imported, whatever the files say later
     while True:
         step = due_step(attempt.store, run)
         if step is None:
@@ -48,27 +50,18 @@ async def _keep_evaluating(spec: WorkerSpec, run: runfile.RunFile, pool: ServerP
             await asyncio.sleep(LOOK_EVERY_S)
         else:
             processes.beat(attempt, "evaluator", 0, "evaluation", f"step {step}")
-            await _evaluate(spec, run, pool, attempt, step)
+            await _evaluate(spec, run, pool, attempt, step, tasks)
 
 
-def due_step(store: Store, run: runfile.RunFile) -> int | None:
-    """The published step to evaluate now: the newest, once it has passed a multiple that no evaluation has reached."""
-    every = run.evaluation.steps
-    published = policies.policies(store, run.name)
-    if every is None or not published:
-        return None
-    newest = published[-1].step
-    reached = max((one.step for one in evaluations.of_run(store, run.name)), default=0)
-    return newest if newest // every > reached // every else None
-
-
-async def _evaluate(spec: WorkerSpec, run: runfile.RunFile, pool: ServerPool, attempt: Attempt, step: int) -> None:
+async def _evaluate(
+    spec: WorkerSpec, run: runfile.RunFile, pool: ServerPool, attempt: Attempt, step: int, tasks: str
+) -> None:
     store = attempt.store
     began = policies.current_version(store, run.name)
-    number = evaluations.begin(store, run.name, step, f"{run.name}, training at step {step}", fingerprint(run))
-    await answer_all(spec, pool, store, number)
+    number = evaluations.begin(attempt, run.name, step, name_in_training(run.name, step), tasks)
+    await answer_all(spec, pool, attempt, number)
     versions = {"first_version": began, "last_version": policies.current_version(store, run.name)}
-    evaluations.finish(store, number, {**values_of(store, run, number), **versions})
+    evaluations.finish(attempt, number, {**values_of(store, run, number), **versions})
 
 
 async def _follow(pool: ServerPool, attempt: Attempt) -> None:

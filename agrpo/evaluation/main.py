@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import json
 import sys
 from collections.abc import Sequence
 
@@ -28,10 +29,12 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--store", required=True, help="URL of the store")
     parser.add_argument("--run", required=True, help="name of the run")
     parser.add_argument("--evaluation", required=True, type=int, help="number of the evaluation")
+    parser.add_argument("--settings", required=True, help="section `evaluation` of a run file, as JSON")
     parser.add_argument("--url", required=True, help="address of the server that serves the weights")
     options = parser.parse_args(arguments)
     store = Store.open(options.store, create=False)
-    run = runfile.parse(runs.get_run(store, options.run).config, f"run {options.run}")
+    config = {**runs.get_run(store, options.run).config, "evaluation": json.loads(options.settings)}
+    run = runfile.parse(config, f"run {options.run}")
     spec = spec_of_evaluation(options.store, run, token=0)
     asyncio.run(evaluate(spec, options.url, store, options.evaluation))
     store.close()

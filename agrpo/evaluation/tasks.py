@@ -7,6 +7,7 @@ from typing import Any
 
 from agrpo.callables import resolve_callable
 from agrpo.errors import BadInput
+from agrpo.rollout.prompts import open_prompts
 from agrpo.runfile import RunFile, load_dataset
 
 _SAMPLING = {
@@ -15,13 +16,25 @@ _SAMPLING = {
 }
 
 
-def held_out_rows(run: RunFile) -> Any:
-    """The rows to evaluate on: `evaluation.data`, else the training rows. Raises BadInput when there are none."""
-    held_out = run if run.evaluation.data is None else run.model_copy(update={"data": run.evaluation.data})
-    rows = load_dataset(held_out)
-    if rows is None:
+def held_out_rows(run: RunFile) -> list[dict[str, Any]]:
+    """The rows to evaluate on: `evaluation.data`, else the training rows.
+
+    Raises BadInput when there are none, when one of them is no prompt, and for a stream without a limit.
+    """
+    data = run.evaluation.data or run.data
+    if data is None:
         raise BadInput("evaluation.data: nothing to evaluate on; describe held-out prompts there")
-    return rows
+    try:
+        rows = load_dataset(run.model_copy(update={"data": data}))
+        if data.limit is None and not hasattr(rows, "__len__"):
+            raise BadInput("data: a stream may have no end; say with evaluation.data.limit how many rows to take of it")
+        listed = [dict(row) for row in rows or ()]
+        prompts = open_prompts(listed, 1.0, needs_prompt=not run.environment.paths)
+        for index in range(len(listed)):
+            prompts.prompt(index)
+    except BadInput as error:
+        raise BadInput(f"evaluation: {error}") from None
+    return listed
 
 
 def fingerprint(run: RunFile) -> str:
@@ -29,7 +42,7 @@ def fingerprint(run: RunFile) -> str:
     named = [*run.rewards, *run.tools, *run.environment.paths, *([run.loop] if run.loop is not None else [])]
     asked = {
         "code": {path: _source(path) for path in named},
-        "rows": [dict(row) for row in held_out_rows(run)],
+        "rows": held_out_rows(run),
         **run.model_dump(mode="json", include={"rewards", "tools", "environment", "loop"}),
         "evaluation": run.evaluation.model_dump(mode="json", include={"num_samples", "temperature", "pass_reward"}),
         "sampling": run.trainer.model_dump(mode="json", include=_SAMPLING),

@@ -5,7 +5,6 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from agrpo import runfile
 from agrpo.errors import AgrpoError, BadInput
 from agrpo.evaluation.result import values_of
 from agrpo.evaluation.server import hidden_gpus, serving
@@ -15,31 +14,39 @@ from agrpo.launch import exits
 from agrpo.runfile import RunFile
 from agrpo.session import specs
 from agrpo.session.placement import placement
+from agrpo.session.stored import settings_of
+from agrpo.settings import DataSettings
 from agrpo.store import Store, checkpoints, evaluations, runs
 from agrpo.store.evaluations import Evaluation
 
 
-def settings_of(store: Store, run_id: str) -> RunFile:
-    """What a run was begun with, in the folder where it lies. Raises BadInput when there is none of that name."""
+def to_evaluate(store: Store, run_id: str, data: DataSettings | None = None) -> RunFile:
+    """What a run was begun with, in the folder where it lies, to be evaluated on `data` if that is given.
+
+    Raises BadInput when there is no run file of that name.
+    """
     stored = runs.get_run(store, run_id)
-    return runfile.parse(stored.config, f"run {run_id}").kept_in(stored.run_dir)
+    run = settings_of(stored).kept_in(stored.run_dir)
+    if data is None:
+        return run
+    return run.model_copy(update={"evaluation": run.evaluation.model_copy(update={"data": data})})
 
 
-def evaluate_run(store: Store, run_id: str, step: int | None = None, url: str | None = None) -> Evaluation:
-    """Evaluate a checkpoint of a run, by default the last one, or the model it began with (step 0).
+def evaluate_run(store: Store, run: RunFile, step: int | None = None, url: str | None = None) -> Evaluation:
+    """Evaluate a checkpoint of a run as `run` says, by default the last one, or the model it began with (step 0).
 
     `url` names a server that serves these weights already. An evaluation that is there is not made again. Raises
     BadInput for a step without a checkpoint.
     """
-    stored = runs.get_run(store, run_id)
-    run = settings_of(store, run_id)
     if step == 0:
         return evaluate_model(store, run, 0, run.model.path, url)
-    found = {row.step: row.path for row in checkpoints.all(store, run_id)}
-    last = stored.checkpoint_step if step is None else step
-    if last is None or last not in found:
-        there = ", ".join(map(str, found)) or "none"
-        raise BadInput(f"--step {last}: run {run_id!r} has no checkpoint of it; it has those of steps {there}")
+    found = {row.step: row.path for row in checkpoints.all(store, run.name)}
+    last = runs.get_run(store, run.name).checkpoint_step if step is None else step
+    if last is None or not found:
+        raise BadInput(f"run {run.name!r} has no checkpoint yet: wait for one, or take step 0, the model it began with")
+    if last not in found:
+        there = ", ".join(map(str, found))
+        raise BadInput(f"step {last}: run {run.name!r} has no checkpoint of it; it has those of steps 0, {there}")
     return evaluate_model(store, run, last, found[last], url)
 
 
@@ -73,6 +80,7 @@ def _server(run: RunFile, model: str, url: str | None) -> AbstractContextManager
 
 def _answer(store: Store, run: RunFile, evaluation_id: int, url: str) -> None:
     where = ["--store", store.url, "--run", run.name, "--evaluation", str(evaluation_id), "--url", url]
+    where += ["--settings", run.evaluation.model_dump_json()]
     command = [sys.executable, "-m", "agrpo.evaluation.main", *where]
     ended = subprocess.run(command, env=hidden_gpus(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if ended.returncode == exits.BAD_INPUT:

@@ -3,8 +3,11 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from agrpo.errors import BadInput
 from agrpo.evaluation.statistics import compare
+from agrpo.evaluation.tasks import held_out_rows
 from agrpo.runfile import RunFile
+from agrpo.session.check import check_input
 from agrpo.session.evaluating import evaluate_model, evaluate_run, result_path
 from agrpo.settings import ModelSettings
 from agrpo.store import Store, evaluations, leases, runs
@@ -13,6 +16,14 @@ from agrpo.store.evaluations import Evaluation, Promotion
 SPOILT_FACTOR = 1000.0
 """A simulated bad night multiplies the learning rate by this, and makes one step: from ruined weights no further one
 might come, as answers that are all alike teach nothing."""
+
+
+def check_night(config: RunFile) -> None:
+    """Raise BadInput for what no night could use: what no run could, and prompts of the training to judge it by."""
+    if config.evaluation.data is None:
+        raise BadInput("evaluation.data: missing; a night is judged on held-out prompts, describe them there")
+    check_input(config)
+    held_out_rows(config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +65,21 @@ def spoilt(night: Night) -> Night:
 
 
 def conclude_night(store: Store, night: Night) -> Promotion:
-    """Evaluate the night's weights against the baseline on held-out prompts, decide once, and note the numbers."""
+    """Evaluate the night's weights against the baseline on held-out prompts, decide once, and note the numbers.
+
+    Both are asked what the run file says now, whatever it said when the night was begun. Raises BadInput when they were
+    not asked the same.
+    """
     for known in evaluations.promotions(store, night.lineage):
         if known.run_id == night.run.name:
             return known
-    candidate = evaluate_run(store, night.run.name)
+    candidate = evaluate_run(store, night.run)
     baseline = evaluate_model(store, night.run, 0, night.baseline)
+    if candidate.tasks != baseline.tasks:
+        raise BadInput(
+            f"evaluation.data: {night.run.name} and its baseline were not asked the same, as prompts or rewards have "
+            "changed meanwhile; see that the rows are the same every time, then start the night again to judge it anew"
+        )
     promotion = _judged(store, night, candidate, baseline)
     if promotion.promoted:
         _link(result_path(night.run.model_copy(update={"name": night.lineage})), Path(candidate.model))

@@ -8,12 +8,13 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from agrpo.errors import LeaseLost, Outage, RunStopped
+from agrpo.evaluation.due import due_step
 from agrpo.inference.client import is_healthy
 from agrpo.launch.launcher import Launcher
 from agrpo.runfile import RunFile
 from agrpo.session import specs
 from agrpo.session.placement import placement
-from agrpo.store import Attempt, checkpoints, events, leases, runs, servers
+from agrpo.store import Attempt, checkpoints, events, leases, policies, runs, servers
 from agrpo.store.leases import Outcome
 
 T = TypeVar("T")
@@ -118,6 +119,16 @@ class Session:
         """Whether the trainer has done its work."""
         return any(child.kind == "trainer" and child.state == "done" for child in self._launcher.children())
 
+    def wait_for_evaluation(self) -> None:
+        """Wait until no evaluation is due any more, or none can be made; servers and evaluator work meanwhile.
+
+        Raises what `wait_for_checkpoint` raises.
+        """
+        while self._ask(self._is_evaluating):
+            self._launcher.raise_if_failed()
+            self._raise_if_stopped()
+            time.sleep(_TICK_S)
+
     def publish(self) -> Path:
         """Point `<run folder>/model` at the last checkpoint; its path."""
         link = self.run.run_dir / "model"
@@ -135,6 +146,14 @@ class Session:
         num_own = 0 if self.run.servers.urls else self.run.servers.count
         adoptable = [specs.server(self.run, index, self._placement) for index in range(num_own)]
         self._ask(lambda: self._launcher.reap_leftovers(adoptable))
+
+    def _is_evaluating(self) -> bool:
+        """Whether an evaluation is due, somebody makes it and a server has the weights: nobody sends them again."""
+        store, run_id = self.attempt.store, self.attempt.run_id
+        alive = any(c.kind == "evaluator" and c.state in ("running", "restarting") for c in self._launcher.children())
+        version = policies.current_version(store, run_id)
+        served = any(row.weight_version == version for row in servers.servers(store, run_id))
+        return alive and served and due_step(store, self.run) is not None
 
     def _healthy_urls(self) -> set[str]:
         rows = servers.servers(self.attempt.store, self.attempt.run_id)

@@ -9,7 +9,8 @@ import pytest
 
 from agrpo.errors import LeaseLost, RewardError
 from agrpo.evaluation.answering import answer_all
-from agrpo.evaluation.during import due_step, watch
+from agrpo.evaluation.due import due_step, name_in_training
+from agrpo.evaluation.during import watch
 from agrpo.evaluation.server import FixedServer
 from agrpo.runfile import RunFile, parse
 from agrpo.store import Attempt, Store, evaluations, leases, policies, servers
@@ -31,6 +32,11 @@ def every(steps: int | None) -> RunFile:
     return parse({**given, "evaluation": {"steps": steps}}, "test")
 
 
+def done(attempt: Attempt, step: int, model: str) -> None:
+    """A finished evaluation."""
+    evaluations.finish(attempt.store, evaluations.begin(attempt.store, "small", step, model, "t"), {})
+
+
 def test_one_is_due_for_each_multiple_that_was_passed(attempt: Attempt) -> None:
     due = []
     for step in range(8):
@@ -38,7 +44,7 @@ def test_one_is_due_for_each_multiple_that_was_passed(attempt: Attempt) -> None:
         found = due_step(attempt.store, every(3))
         if found is not None:
             due.append(found)
-            evaluations.finish(attempt.store, evaluations.begin(attempt.store, "small", found, "m", "t"), {})
+            done(attempt, found, name_in_training("small", found))
     assert due == [3, 6]
 
 
@@ -46,6 +52,13 @@ def test_a_slow_evaluation_skips_to_the_newest_step(attempt: Attempt) -> None:
     for step in range(8):
         policies.publish(attempt, step, step, "digest")
     assert due_step(attempt.store, every(3)) == 7
+
+
+def test_what_a_person_evaluates_beside_training_takes_no_turn_away(attempt: Attempt) -> None:
+    for step in range(4):
+        policies.publish(attempt, step, step, "digest")
+    done(attempt, 3, "runs/small/checkpoint-3")
+    assert due_step(attempt.store, every(3)) == 3
 
 
 def test_none_is_due_without_a_wish_or_before_the_first_policy(attempt: Attempt) -> None:
@@ -78,7 +91,7 @@ def test_what_ends_an_evaluation_leaves_it_as_itself(tmp_path: Path) -> None:
 def test_a_lost_lease_ends_it_in_the_middle_of_an_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "held_out", raising=False)
-    (tmp_path / "held_out.py").write_text("def rows():\n    return [{'prompt': 'x'}]\n")
+    (tmp_path / "held_out.py").write_text("def rows():\n    return [{'prompt': [{'role': 'user', 'content': 'x'}]}]\n")
     given = {
         "name": "run",
         "model": {"path": "m"},

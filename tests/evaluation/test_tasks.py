@@ -1,12 +1,30 @@
 """What makes two evaluations comparable."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agrpo.evaluation.tasks import fingerprint
+from agrpo.errors import BadInput
+from agrpo.evaluation.tasks import fingerprint, held_out_rows
 from agrpo.runfile import RunFile, parse
+
+ROWS = """
+import datasets
+
+def endless():
+    return datasets.IterableDataset.from_generator(count)
+
+def count():
+    number = 0
+    while True:
+        yield {"prompt": [{"role": "user", "content": str(number)}]}
+        number += 1
+
+def torn():
+    return [{"prompt": "1"}]
+"""
 
 
 def asked(trainer: dict[str, Any] | None = None, **sections: Any) -> RunFile:
@@ -33,6 +51,34 @@ def asked(trainer: dict[str, Any] | None = None, **sections: Any) -> RunFile:
 )
 def test_another_question_is_another_fingerprint(other: RunFile) -> None:
     assert fingerprint(other) != fingerprint(asked())
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A file of functions that return rows."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "held_out_rows", raising=False)
+    (tmp_path / "held_out_rows.py").write_text(ROWS)
+    return f"{tmp_path}/held_out_rows.py"
+
+
+def test_a_stream_is_read_once_up_to_its_limit(module: str) -> None:
+    run = asked(evaluation={"data": {"rows": f"{module}:endless", "limit": 3}})
+    assert [row["prompt"][0]["content"] for row in held_out_rows(run)] == ["0", "1", "2"]
+    assert fingerprint(run) != fingerprint(asked())
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("endless", "evaluation: .*say with evaluation.data.limit how many"),
+        ("torne", "evaluation: .*did you mean 'torn'?"),
+        ("torn", "evaluation: row 0 of the dataset has prompt '1'; expected a conversation"),
+    ],
+)
+def test_rows_that_cannot_be_asked_are_one_line(module: str, function: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        held_out_rows(asked(evaluation={"data": {"rows": f"{module}:{function}"}}))
 
 
 def test_what_learning_alone_knows_changes_nothing() -> None:

@@ -15,7 +15,7 @@ STAGES = [value for value in vars(timeline).values() if isinstance(value, Task)]
 
 
 def test_no_stage_is_cached_or_kept() -> None:
-    assert len(STAGES) == 12
+    assert len(STAGES) == 13
     for stage in STAGES:
         assert stage.cache_policy == NO_CACHE
         assert stage.persist_result is False

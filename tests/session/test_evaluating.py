@@ -12,9 +12,11 @@ from agrpo.errors import BadInput
 from agrpo.inference.client import is_healthy
 from agrpo.inference.command import free_port
 from agrpo.runfile import config_hash, load, stored_config
-from agrpo.session.evaluating import evaluate_run
-from agrpo.store import Store, evaluations, runs
+from agrpo.session.evaluating import evaluate_run, to_evaluate
+from agrpo.settings import DataSettings
+from agrpo.store import Store, evaluations, leases, runs, steps
 from tests.worlds.kill_run import ROOT, KillRun
+from tests.worlds.small_groups import name_checkpoint
 
 
 @pytest.fixture
@@ -43,23 +45,34 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def test_a_model_gets_numbers_and_is_not_asked_twice(store: Store, url: str) -> None:
-    found = evaluate_run(store, "killed", step=0, url=url)
+    run = to_evaluate(store, "killed")
+    found = evaluate_run(store, run, step=0, url=url)
     assert found.values is not None
     assert (found.values["num_prompts"], found.values["num_samples"]) == (6, 3)
     reward = found.values["reward"]
     assert 0 <= reward["low"] <= reward["value"] <= reward["high"] <= 1
     assert found.values["pass@1"]["value"] <= found.values["pass@3"]["value"]
     assert {len(scores) for scores in evaluations.scores(store, found.id).values()} == {3}
-    assert evaluate_run(store, "killed", step=0, url="http://127.0.0.1:1") == found
+    assert evaluate_run(store, run, step=0, url="http://127.0.0.1:1") == found
+    others = evaluate_run(store, to_evaluate(store, "killed", DataSettings(rows="rows.py:rows", limit=2)), 0, url)
+    assert others.values is not None and others.values["num_prompts"] == 2
+    assert others.tasks != found.tasks
 
 
-def test_a_step_without_a_checkpoint_is_one_line(store: Store) -> None:
-    with pytest.raises(BadInput, match=r"has no checkpoint of it; it has those of steps none"):
-        evaluate_run(store, "killed", step=4)
+def test_a_step_without_a_checkpoint_is_one_line(store: Store, tmp_path: Path) -> None:
+    run = to_evaluate(store, "killed")
+    with pytest.raises(BadInput, match="has no checkpoint yet: wait for one, or take step 0"):
+        evaluate_run(store, run)
+    attempt = leases.acquire(store, "killed", leases.this_process())
+    steps.record(attempt, 1, [], 0)
+    steps.finish(attempt, 1, "digest", {})
+    name_checkpoint(attempt, 1, str(tmp_path), "digest")
+    with pytest.raises(BadInput, match="step 4: run 'killed' has no checkpoint of it; it has those of steps 0, 1"):
+        evaluate_run(store, run, step=4)
 
 
 @pytest.mark.parametrize("nowhere", ["http://127.0.0.1:1", "nonsense"])
 def test_a_url_where_nobody_answers_is_one_line(store: Store, nowhere: str) -> None:
     with pytest.raises(BadInput, match=f"--url {nowhere}: nobody answers there"):
-        evaluate_run(store, "killed", step=0, url=nowhere)
+        evaluate_run(store, to_evaluate(store, "killed"), step=0, url=nowhere)
     assert evaluations.of_run(store, "killed") == []

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from agrpo.errors import AttemptsExhausted
+from agrpo.errors import AttemptsExhausted, BadInput
 from agrpo.evaluation.tasks import fingerprint
 from agrpo.runfile import RunFile, config_hash, parse, stored_config
-from agrpo.session.nightly import Night, conclude_night, give_up, plan_night, spoilt
+from agrpo.session.nightly import Night, check_night, conclude_night, give_up, plan_night, spoilt
+from agrpo.settings import ModelSettings
 from agrpo.store import Store, evaluations, leases, runs, steps
 from agrpo.store.evaluations import ScoredAnswer
 from tests.worlds.small_groups import name_checkpoint
@@ -55,6 +56,52 @@ def evaluated(store: Store, night: Night, model: str, reward: float) -> None:
     for row in range(8):
         evaluations.add(store, number, [ScoredAnswer(row, sample, [], {}, reward) for sample in (0, 1)])
     evaluations.finish(store, number, {})
+
+
+def asking(config: RunFile, **evaluation: object) -> RunFile:
+    """The run file with another section `evaluation`."""
+    return parse({**config.model_dump(), "evaluation": evaluation}, "test")
+
+
+def test_both_sides_are_asked_what_the_run_file_says_now(store: Store, config: RunFile) -> None:
+    """The night was begun with prompts that cannot be loaded, and some evaluations with other ones."""
+    old = plan_night(store, asking(config, data={"rows": "nightly_rows.py:gone"}))
+    weights = trained(store, old)
+    other = plan_night(store, asking(config, num_samples=3))
+    evaluated(store, other, weights, 0.9)
+    night = plan_night(store, config)
+    evaluated(store, night, "base", 0.6)
+    evaluated(store, night, weights, 0.2)
+    assert not conclude_night(store, night).promoted
+
+
+def test_what_was_asked_differently_is_not_judged(store: Store, config: RunFile, tmp_path: Path) -> None:
+    code = "calls = []\n\n\ndef rows():\n    calls.append(0)\n    return [{'prompt': [{'role': 'user', 'content': "
+    (tmp_path / "nightly_rows.py").write_text(code + "str(len(calls) % 2)}]}]\n" + REWARD)
+    night = plan_night(store, config)
+    weights = trained(store, night)
+    evaluated(store, night, weights, 0.6)
+    evaluated(store, night, "base", 0.2)
+    with pytest.raises(BadInput, match="night-1 and its baseline were not asked the same"):
+        conclude_night(store, night)
+    assert evaluations.promotions(store, "night") == []
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "message"),
+    [
+        ({}, "a night is judged on held-out prompts"),
+        ({"data": {"rows": "nightly_rows.py:row"}}, "evaluation: .* did you mean 'rows'?"),
+    ],
+)
+def test_a_night_without_held_out_prompts_is_refused(
+    config: RunFile, tmp_path: Path, evaluation: dict[str, object], message: str
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    night = asking(config.model_copy(update={"model": ModelSettings(path="./model")}), **evaluation)
+    with pytest.raises(BadInput, match=message):
+        check_night(night)
 
 
 def test_better_weights_are_promoted_and_the_next_night_begins_with_them(store: Store, config: RunFile) -> None:

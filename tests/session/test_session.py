@@ -1,5 +1,7 @@
 """What a session finds when it begins: real processes that an earlier attempt left, and nobody to end them."""
 
+import os
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -9,13 +11,16 @@ from typing import Any
 import pytest
 
 from agrpo.errors import Outage, RunStopped
+from agrpo.evaluation.due import name_in_training
 from agrpo.launch.attach import attach
+from agrpo.launch.child import ChildSpec
 from agrpo.launch.supervisor import read_stat
 from agrpo.runfile import RunFile, config_hash, parse, stored_config
 from agrpo.session import specs
 from agrpo.session.placement import placement
 from agrpo.session.session import Session
-from agrpo.store import Attempt, Store, events, leases, processes, runs
+from agrpo.settings import EvaluationSettings
+from agrpo.store import Attempt, Store, evaluations, events, leases, policies, processes, runs, servers
 from agrpo.store.processes import Kind
 from tests.worlds.processes import eventually, is_running
 
@@ -100,6 +105,49 @@ def test_a_stop_is_obeyed_while_a_server_starts(run: RunFile, store: Store, idle
         session.wait_healthy(0)
     assert runs.get_run(store, run.name).status == "stopped"
     assert processes.live(store, run.name) == []
+
+
+@pytest.fixture
+def evaluating(run: RunFile, store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Session, Attempt]]:
+    """A session whose training has ended at step 4, the evaluation of which takes for ever."""
+    run = with_servers(run, urls=[URL])
+    run = run.model_copy(update={"evaluation": EvaluationSettings(steps=2)})
+    sleeper = ChildSpec("evaluator", 0, ("sleep", "300"), Path("evaluator.log"), restart_limit=0, optional=True)
+    monkeypatch.setattr(specs, "evaluator", lambda run, attempt: sleeper)
+    attempt = begin(run, store)
+    policies.publish(attempt, 0, 4, "digest")
+    with Session(run, attempt) as session:
+        session.start_server(0)
+        [server] = servers.servers(store, run.name)
+        servers.confirm_version(attempt, server.id, 0)
+        session.start_evaluator()
+        yield session, attempt
+
+
+def test_the_last_evaluation_is_waited_for_and_a_stop_meanwhile_is_obeyed(
+    evaluating: tuple[Session, Attempt], store: Store
+) -> None:
+    session, attempt = evaluating
+    runs.request(store, attempt.run_id, "stop")
+    with pytest.raises(RunStopped):
+        session.wait_for_evaluation()
+    number = evaluations.begin(store, attempt.run_id, 4, name_in_training(attempt.run_id, 4), "tasks")
+    evaluations.finish(store, number, {})
+    session.wait_for_evaluation()
+
+
+@pytest.mark.parametrize("lost", ["evaluator", "weights"])
+def test_an_evaluation_that_nobody_can_make_is_not_waited_for(
+    evaluating: tuple[Session, Attempt], store: Store, lost: str
+) -> None:
+    session, attempt = evaluating
+    if lost == "weights":
+        [server] = servers.servers(store, attempt.run_id)
+        servers.doubt(attempt, server.id)
+    else:
+        [evaluator] = processes.live(store, attempt.run_id)
+        os.kill(evaluator.pid, signal.SIGKILL)
+    session.wait_for_evaluation()
 
 
 def test_nobody_at_a_given_url_is_said_soon_and_ends_in_one_line(
