@@ -73,9 +73,12 @@ def last_window(store: Store, run_id: str) -> int:
 
 
 def forget_windows(attempt: Attempt, until: int) -> None:
-    """Delete windows up to this id: they are in the metrics of a step by now."""
+    """Delete windows before this id: they are in the metrics of a step by now.
+
+    The one that was counted last stays, or SQLite would give its id, and those before it, to the next ones.
+    """
     with attempt.write() as connection:
-        old = (_windows.run_id == attempt.run_id, _windows.id <= until)
+        old = (_windows.run_id == attempt.run_id, _windows.id < until)
         connection.execute(delete(schema.windows).where(*old))
 
 

@@ -30,8 +30,17 @@ def test_windows_are_appended(store, attempt):
     assert (first.kind, first.index, first.values, second.values) == ("worker", 0, {"tokens": 1.0}, {"tokens": 2.0})
     assert metrics.windows_since(store, "small", first.id) == [second]
     assert (metrics.last_window(store, "small"), metrics.last_window(store, "other")) == (second.id, 0)
-    metrics.forget_windows(attempt, first.id)
+    metrics.forget_windows(attempt, second.id)
     assert metrics.windows_since(store, "small", 0) == [second]
+
+
+def test_a_window_after_a_forgotten_one_is_new(store, attempt):
+    """SQLite gives the id of a deleted last row again."""
+    metrics.window(attempt, "worker", 0, {"tokens": 1})
+    counted = metrics.last_window(store, "small")
+    metrics.forget_windows(attempt, counted)
+    metrics.window(attempt, "worker", 0, {"tokens": 2})
+    assert [window.values for window in metrics.windows_since(store, "small", counted)] == [{"tokens": 2.0}]
 
 
 def test_a_value_that_is_no_number_is_refused(attempt):
