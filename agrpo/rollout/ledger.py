@@ -144,8 +144,7 @@ class Ledger:
         """Forget the weights that a server had confirmed: it answers, but has other ones."""
 
         def distrust() -> None:
-            server_id = servers.register(self._attempt, server.url, server.index, server.process_id, server.info)
-            servers.set_state(self._attempt, server_id, "healthy")
+            servers.doubt(self._attempt, server.id)
             events.add(self._attempt, "server_lost_weights", f"{server.url} serves other weights than it had confirmed")
 
         await self._call(distrust)
