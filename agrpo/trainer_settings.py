@@ -21,16 +21,20 @@ def clashes(given: Mapping[str, Any]) -> list[tuple[object, str]]:
     """Of values that are fine each by itself: whether they cannot work together, and why. AsyncGRPOConfig asks too."""
     top_p, min_p, schedule = given["top_p"], given["min_p"], given["lr_scheduler_type"]
     low, high = given["vllm_importance_sampling_clip_min"], given["vllm_importance_sampling_clip_max"]
-    # A warm-up below 1 is a share of all the steps.
-    endless = schedule in _SCHEDULES_WITHOUT_END and not 0 < given["warmup_steps"] < 1
     return [
         (
             (top_p < 1 or min_p) and given["top_k"] == 0,
             f"top_p={top_p}, min_p={min_p} need top_k > 0, which bounds the candidate set",
         ),
         (not 0 <= low < high, f"vllm_importance_sampling_clip_min={low}, clip_max={high}: expected 0 <= min < max"),
-        (given["max_steps"] <= 0 and not endless, f"{schedule} learning rate without an end: set max_steps"),
+        (given["max_steps"] <= 0 and not is_endless(given), f"{schedule} learning rate without an end: set max_steps"),
     ]
+
+
+def is_endless(given: Mapping[str, Any]) -> bool:
+    """Whether the learning rate of a step does not depend on how many steps there will be."""
+    # A warm-up below 1 is a share of all the steps.
+    return given["lr_scheduler_type"] in _SCHEDULES_WITHOUT_END and not 0 < given["warmup_steps"] < 1
 
 
 class TrainerSettings(Section):

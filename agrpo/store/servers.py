@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from agrpo.store import schema
 from agrpo.store.attempt import Attempt
@@ -45,6 +45,16 @@ def register(
             row["weight_version"] = None
         _update(connection, attempt, found.id, **row)
         return int(found.id)
+
+
+def forget_given(attempt: Attempt, besides: str) -> None:
+    """Forget servers that were given by another URL than this one: nobody is to publish to them any more."""
+    others = (_servers.run_id == attempt.run_id, _servers.process_id.is_(None), _servers.url != besides)
+    confirmed = schema.policy_servers
+    with attempt.write() as connection:
+        ids = select(_servers.id).where(*others)
+        connection.execute(delete(confirmed).where(confirmed.c.server_id.in_(ids)))
+        connection.execute(delete(schema.servers).where(*others))
 
 
 def confirm_version(attempt: Attempt, server_id: int, version: int, process_id: int | None = None) -> bool:

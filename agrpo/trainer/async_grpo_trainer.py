@@ -90,13 +90,17 @@ class AsyncGRPOTrainer(StoreTrainer):
 
     def _lead(self, attempt: Attempt) -> TrainOutput:
         output_dir = Path(self.args.output_dir or ".")
-        with running(attempt, self.args) as run:
+        with running(attempt, self.args, self.stop) as run:
             ranks.from_first((attempt.store.url, attempt.run_id, attempt.token))
             spec = self._worker_spec(attempt.store.url, attempt.run_id, attempt.token)
             run.start_worker(spec, output_dir / "logs" / "worker-0.log")
             work = assemble(self, attempt, output_dir, output_dir, self.tokenizer, run.watch)
             done = self.train_in(work)
-            self.stop.pass_on()
+        self.stop.pass_on()
+        if self.stop.requested:
+            print(
+                f"run {attempt.run_id} is stopped at step {done.global_step}; train(resume_from_checkpoint=True) goes on"
+            )
         return done
 
     def _follow(self) -> TrainOutput:

@@ -16,15 +16,19 @@ from agrpo.launch.attach import Attached, attach
 from agrpo.launch.child import ChildSpec
 from agrpo.launch.launcher import Launcher
 from agrpo.launch.loops import LoopWatch
+from agrpo.launch.spawned import leave_reimported_script
 from agrpo.rollout.worker import WorkerSpec, run_worker
-from agrpo.store import Attempt, Store, leases, runs, servers
+from agrpo.store import Attempt, Store, checkpoints, leases, runs, servers
 from agrpo.store.leases import Outcome
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
+from agrpo.trainer.stopping import StopSwitch
+from agrpo.trainer_settings import is_endless
 
 RUN_NAME = re.compile(r"train-(\d+)")
 LEARNING = (
     *("learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "weight_decay", "adam_beta1", "adam_beta2"),
-    *("adam_epsilon", "max_grad_norm", "gradient_accumulation_steps", "seed", "bf16", "fp16", "dtype"),
+    *("adam_epsilon", "optim_args", "lr_scheduler_kwargs", "max_grad_norm", "gradient_accumulation_steps", "seed"),
+    *("bf16", "fp16", "dtype", "attention_backend", "gradient_checkpointing", "router_aux_loss_coef"),
     *("num_generations", "max_completion_length", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
     *("score_centering", "num_sampler_logprobs", "epsilon", "epsilon_high", "vllm_importance_sampling_clip_min"),
     *("vllm_importance_sampling_clip_max", "groups_per_step", "token_budget", "max_staleness", "weight_sync_steps"),
@@ -44,6 +48,7 @@ def attach_script(store: Store, args: AsyncGRPOConfig, model_name: str, resume: 
 
     Raises BadInput when there is nothing to resume, or it was begun with other settings.
     """
+    leave_reimported_script()
     output_dir = Path(args.output_dir or ".")
     numbers = [int(found[1]) for run in runs.list_runs(store) if (found := RUN_NAME.fullmatch(run.run_id))]
     newest = max(numbers, default=0)
@@ -53,11 +58,14 @@ def attach_script(store: Store, args: AsyncGRPOConfig, model_name: str, resume: 
         _refuse_foreign(store, f"train-{newest}", resume)
     if not resume and newest:
         leases.refuse_held(store, f"train-{newest}")
-        _set_aside(output_dir, newest)
-    config = {"model": model_name, **{name: _plain(vars(args)[name]) for name in LEARNING}}
+    number = newest if resume else newest + 1
+    config = _decisive(args, model_name)
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
-    run_id = f"train-{newest if resume else newest + 1}"
-    return attach(store, run_id, config, digest, output_dir)
+    # An earlier version may have noted fewer settings; the others are taken as they are now.
+    attached = attach(store, f"train-{number}", config, digest, output_dir, reading=lambda noted: {**config, **noted})
+    if number > 1 and attached.attempt is not None and not checkpoints.all(store, f"train-{number}"):
+        _set_aside(output_dir, number - 1)
+    return attached
 
 
 class ScriptRun:
@@ -89,17 +97,18 @@ class ScriptRun:
 
 
 @contextmanager
-def running(attempt: Attempt, args: AsyncGRPOConfig) -> Iterator[ScriptRun]:
-    """Hold the lease, and when it is over leave no process behind and write down how it went."""
+def running(attempt: Attempt, args: AsyncGRPOConfig, stop: StopSwitch) -> Iterator[ScriptRun]:
+    """Hold the lease, and when it is over leave no process behind and write down how it went; `stop` ends it early."""
     outcome: Outcome = "failed"
     error: BaseException | None = None
     output_dir = Path(args.output_dir or ".")
     try:
         with Launcher(attempt, output_dir, healthy=is_healthy) as launcher:
             launcher.reap_leftovers()
+            servers.forget_given(attempt, besides=args.vllm_server_base_url)
             servers.register(attempt, args.vllm_server_base_url, 0)
             yield ScriptRun(attempt, launcher, args.rollout_worker_timeout)
-        outcome = "finished"
+        outcome = "stopped" if stop.requested else "finished"
     except Exception as caught:
         error = caught
         raise
@@ -110,6 +119,13 @@ def running(attempt: Attempt, args: AsyncGRPOConfig) -> Iterator[ScriptRun]:
         if not isinstance(error, LeaseLost):
             runs.set_status(attempt, outcome, None if error is None else str(error))
             leases.release(attempt, outcome)
+
+
+def _decisive(args: AsyncGRPOConfig, model_name: str) -> dict[str, Any]:
+    names = (
+        LEARNING if is_endless(vars(args)) else (*LEARNING, "max_steps")
+    )  # a schedule with an end is stretched by it
+    return {"model": model_name, **{name: _plain(vars(args)[name]) for name in names}}
 
 
 def _plain(value: Any) -> Any:
@@ -128,11 +144,12 @@ def _refuse_foreign(store: Store, run_id: str, path: str) -> None:
 
 
 def _set_aside(output_dir: Path, number: int) -> None:
-    """Move the checkpoints of the run before out of the way of the new one."""
-    old = sorted([*output_dir.glob("checkpoint-*"), *output_dir.glob("tmp-*")])
+    """Move the checkpoints of the run before out of the way of one that has none yet."""
+    place = output_dir / f"previous-{number}"
+    found = sorted([*output_dir.glob("checkpoint-*"), *output_dir.glob("tmp-*")])
+    old = [folder for folder in found if not (place / folder.name).exists()]
     if not old:
         return
-    place = output_dir / f"previous-{number}"
     place.mkdir(exist_ok=True)
     for folder in old:
         folder.rename(place / folder.name)

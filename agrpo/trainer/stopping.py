@@ -34,7 +34,9 @@ class StopSwitch:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Listen to signals, where the interpreter allows it: in the main thread."""
+        """Listen to signals, where the interpreter allows it: in the main thread. What was asked before is over."""
+        self._turned.clear()
+        self._signal = None
         if threading.current_thread() is not threading.main_thread():
             yield
             return

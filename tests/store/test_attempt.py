@@ -42,6 +42,7 @@ WRITES = {
     "processes.adopt": lambda a, c: processes.adopt(a, 1),
     "processes.beat": lambda a, c: processes.beat(a, "worker", 0, "main"),
     "servers.register": lambda a, c: servers.register(a, "http://127.0.0.1:2", 1),
+    "servers.forget_given": lambda a, c: servers.forget_given(a, "http://127.0.0.1:2"),
     "servers.confirm_version": lambda a, c: servers.confirm_version(a, 1, 0),
     "servers.doubt": lambda a, c: servers.doubt(a, 1),
     "servers.set_state": lambda a, c: servers.set_state(a, 1, "lost"),

@@ -1,17 +1,34 @@
 """The watch that rank 0 of a plain script keeps over its worker."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from agrpo.errors import ChildFailed, LeaseHeld
+from agrpo.errors import BadInput, ChildFailed, LeaseHeld
 from agrpo.launch.launcher import Launcher
-from agrpo.store import Attempt, Store, leases, processes
-from agrpo.trainer.plain_run import ScriptRun, attach_script, open_store
+from agrpo.store import Attempt, Store, leases, processes, runs, servers, steps
+from agrpo.trainer.plain_run import ScriptRun, attach_script, open_store, running
+from agrpo.trainer.stopping import StopSwitch
 from tests.trainer import ledger
 from tests.worlds.processes import eventually
-from tests.worlds.small_groups import start_run
+from tests.worlds.small_groups import DEAD, start_run
+
+UNGUARDED = """
+import multiprocessing, os
+from pathlib import Path
+from agrpo import AsyncGRPOConfig
+from agrpo.trainer.plain_run import attach_script, open_store
+
+folder = Path({folder!r})
+args = AsyncGRPOConfig(output_dir=str(folder), use_cpu=True, report_to="none")
+attach_script(open_store(folder), args, "model", resume=None)
+child = multiprocessing.get_context("spawn").Process(target=print)
+child.start()
+child.join()
+"""
 
 
 @pytest.fixture
@@ -64,3 +81,88 @@ def test_a_second_script_leaves_the_checkpoints_of_a_living_run_alone(tmp_path: 
     attach_script(store, args, "model", resume=None)
     assert (tmp_path / "previous-1" / "checkpoint-1").is_dir()
     store.close()
+
+
+def test_a_new_run_takes_the_old_checkpoints_away_only_once_it_exists(tmp_path: Path) -> None:
+    """Else a script that ends in between would leave a run that cannot find them; here it ended just after that."""
+    args = ledger.config(tmp_path, output_dir=str(tmp_path))
+    store = open_store(tmp_path)
+    first = attach_script(store, args, "model", resume=None)
+    assert first.attempt is not None
+    leases.release(first.attempt, "stopped")
+    runs.create_run(store, "train-2", {}, "hash", str(tmp_path))
+    (tmp_path / "checkpoint-1").mkdir()
+    attach_script(store, args, "model", resume=True)
+    assert [path.name for path in tmp_path.glob("*/checkpoint-1")] == ["checkpoint-1"]
+    assert not (tmp_path / "checkpoint-1").exists()
+    store.close()
+
+
+def test_a_run_that_was_asked_to_stop_is_stopped_and_goes_on(tmp_path: Path) -> None:
+    args = ledger.config(tmp_path, output_dir=str(tmp_path))
+    store, stop = open_store(tmp_path), StopSwitch()
+    first = attach_script(store, args, "model", resume=None)
+    assert first.attempt is not None
+    with running(first.attempt, args, stop):
+        stop.request()
+    assert runs.get_run(store, "train-1").status == "stopped"
+    again = attach_script(store, args, "model", resume=True)
+    assert again.attempt is not None
+    with running(again.attempt, args, StopSwitch()):
+        pass
+    assert runs.get_run(store, "train-1").status == "finished"
+    store.close()
+
+
+def test_a_run_that_is_resumed_with_another_server_leaves_the_first_one(attempt: Attempt, tmp_path: Path) -> None:
+    for url in ("http://127.0.0.1:9", "http://127.0.0.1:11"):
+        args = ledger.config(tmp_path, output_dir=str(tmp_path), vllm_server_base_url=url)
+        stop = StopSwitch()
+        stop.request()
+        with running(attempt, args, stop):
+            assert [server.url for server in servers.servers(attempt.store, "small")] == [url]
+        attempt = leases.acquire(attempt.store, "small", DEAD)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "differs"),
+    [
+        ({"optim_args": None}, {"optim_args": "momentum=0.9"}, "optim_args: None then, 'momentum=0.9' now"),
+        ({"lr_scheduler_type": "linear", "max_steps": 5}, {"max_steps": 9}, "max_steps: 5 then, 9 now"),
+        ({"max_steps": 5}, {"max_steps": 9}, None),
+    ],
+)
+def test_settings_that_change_the_bits_stay_as_they_were(
+    tmp_path: Path, before: dict[str, object], after: dict[str, object], differs: str | None
+) -> None:
+    store = open_store(tmp_path)
+    first = attach_script(store, ledger.config(tmp_path, output_dir=str(tmp_path), **before), "model", resume=None)
+    assert first.attempt is not None
+    steps.record(first.attempt, 1, [], 0)
+    leases.release(first.attempt, "stopped")
+    args = ledger.config(tmp_path, output_dir=str(tmp_path), **{**before, **after})
+    if differs is None:
+        assert attach_script(store, args, "model", resume=True).attempt is not None
+    else:
+        with pytest.raises(BadInput, match=differs):
+            attach_script(store, args, "model", resume=True)
+    store.close()
+
+
+def test_a_setting_that_the_run_began_without_noting_is_taken_as_it_is(tmp_path: Path) -> None:
+    args = ledger.config(tmp_path, output_dir=str(tmp_path))
+    store = open_store(tmp_path)
+    runs.create_run(store, "train-1", {"model": "model"}, "an earlier version's", str(tmp_path))
+    first = leases.acquire(store, "train-1", DEAD)
+    steps.record(first, 1, [], 0)
+    assert attach_script(store, args, "model", resume=True).attempt is not None
+    store.close()
+
+
+def test_a_script_that_is_imported_by_its_worker_is_told_so_before_anything_else(tmp_path: Path) -> None:
+    """The living run would otherwise be the worker's own, and be said to be held."""
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED.format(folder=str(tmp_path)))
+    process = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert 'put the training under `if __name__ == "__main__":`' in process.stderr
+    assert "is held by" not in process.stderr

@@ -38,6 +38,16 @@ def test_a_second_interrupt_is_the_usual_one():
         switch.pass_on()
 
 
+def test_what_was_asked_before_is_over():
+    """After Ctrl-C a notebook calls train() again."""
+    switch = StopSwitch()
+    with switch.installed():
+        os.kill(os.getpid(), signal.SIGINT)
+    with switch.installed():
+        assert not switch.requested
+    switch.pass_on()
+
+
 def test_handlers_are_put_back():
     before = signal.getsignal(signal.SIGTERM)
     with StopSwitch().installed():
