@@ -7,6 +7,7 @@ from pathlib import Path
 
 from agrpo.callables import resolve_callable
 from agrpo.errors import BadInput, OldSchema, StoreError
+from agrpo.evaluation.tasks import held_out_rows
 from agrpo.launch.attach import refuse_other_settings
 from agrpo.rollout.prompts import open_prompts
 from agrpo.runfile import RunFile, config_hash, decisive, load_dataset, stored_config
@@ -67,7 +68,7 @@ def check_input(run: RunFile) -> None:
 
 
 def check_data(run: RunFile) -> None:
-    """Load the rows and look at the first one. Raises BadInput when it is no prompt."""
+    """Load the rows and look at the first one, and at those to evaluate on. Raises BadInput when one is no prompt."""
     import datasets
 
     datasets.disable_progress_bars()  # an answer is one line
@@ -77,6 +78,8 @@ def check_data(run: RunFile) -> None:
         prompts = open_prompts(dataset, None, needs_prompt=not run.environment.paths)
         prompts.stop_index(1)
         prompts.prompt(0)
+    if run.evaluation.data is not None or run.evaluation.steps is not None:
+        held_out_rows(run)
 
 
 def _check_training_arguments(run: RunFile) -> None:
