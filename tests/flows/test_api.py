@@ -16,13 +16,22 @@ def test_a_server_that_lets_us_in_is_used() -> None:
 
 def test_a_wrong_auth_string_is_found_before_anything_is_done() -> None:
     """Prefect tells everybody that it is healthy."""
-    with prefect_answering(401) as url, temporary_settings({PREFECT_API_URL: url}):
-        with pytest.raises(BadInput, match=r"refuses us \(401\); set PREFECT_API_AUTH_STRING"), configured_api():
-            raise AssertionError("not reached")
+    refusal = r"refuses us \(401\); set PREFECT_API_AUTH_STRING"
+    with (
+        prefect_answering(401) as url,
+        temporary_settings({PREFECT_API_URL: url}),
+        pytest.raises(BadInput, match=refusal),
+        configured_api(),
+    ):
+        raise AssertionError("not reached")
 
 
 def test_an_error_of_the_server_is_an_outage_that_names_what_was_asked() -> None:
-    with prefect_answering(500, "/flows/filter") as url, temporary_settings({PREFECT_API_URL: url}):
-        with pytest.raises(Outage, match="answers 500 to /api/work_pools/filter"), configured_api():
-            with get_client(sync_client=True) as client:
-                client.read_work_pools()
+    with (
+        prefect_answering(500, "/flows/filter") as url,
+        temporary_settings({PREFECT_API_URL: url}),
+        pytest.raises(Outage, match="answers 500 to /api/work_pools/filter"),
+        configured_api(),
+        get_client(sync_client=True) as client,
+    ):
+        client.read_work_pools()

@@ -74,9 +74,12 @@ def test_a_run_whose_end_prefect_missed_is_finished(
 
 
 def test_a_run_that_prefect_did_not_let_begin_says_so(run: RunFile, tmp_path: Path) -> None:
-    with prefect_answering(200, "/flows/filter") as url, temporary_settings({PREFECT_API_URL: url}):
-        with pytest.raises(Outage, match="answers 500 to /api/flow_runs/1/set_state"):
-            console._train(run, tmp_path, Console())
+    with (
+        prefect_answering(200, "/flows/filter") as url,
+        temporary_settings({PREFECT_API_URL: url}),
+        pytest.raises(Outage, match="answers 500 to /api/flow_runs/1/set_state"),
+    ):
+        console._train(run, tmp_path, Console())
 
 
 def test_without_a_server_of_prefect_one_is_told_how_to_start_it(
