@@ -73,18 +73,18 @@ def resume(run: str, *, accept_new_data: Switch = False, store: StoreUrl = None,
     as_json
         Print the summary at the end as JSON.
     """
-    from agrpo import runfile
+    from agrpo.session.stored import settings_of
 
     with opened(store) as opened_store:
         opened_store.migrate()
         go_on = command(f"resume {run}", opened_store.url)
-        config = stored_runs.get_run(opened_store, run).config
+        settings = settings_of(stored_runs.get_run(opened_store, run))
         if accept_new_data:
             leases.refuse_held(opened_store, run)  # whose prompts are known by their place in the old data
             stored_runs.accept_data(opened_store, run)
         # It wins over every other place, here and in the processes of the run.
         os.environ["AGRPO_DATABASE_URL"] = opened_store.url
-    return _run(runfile.parse(config, f"run {run}"), as_json, go_on)
+    return _run(settings, as_json, go_on)
 
 
 @app.command

@@ -9,6 +9,7 @@ from agrpo import runfile
 from agrpo.cli.stores import opened
 from agrpo.errors import BadInput, StoreError
 from agrpo.session.replays import replay_run
+from agrpo.session.stored import settings_of
 from agrpo.store import Store, checkpoints, command, forks, runs
 from agrpo.store.checkpoints import CheckpointRow
 from agrpo.trainer.checkpoint import MARKER, damage, make_folder, marker_digest, seal
@@ -18,6 +19,7 @@ def fork_run(store_url: str | None, run_id: str, step: int, name: str, overrides
     """Make the new run, with the checkpoint of that step; one line on what was made. Nothing is started."""
     with opened(store_url) as store:
         parent = runs.get_run(store, run_id)
+        settings_of(parent)  # which a run of a script has not
         if not 0 <= step <= parent.step:
             raise BadInput(f"--step {step}: run {run_id!r} has finished steps 1 to {parent.step}")
         if runs.find_run(store, name) is not None:
