@@ -167,7 +167,7 @@ class EvaluationSettings(Section):
     """How policies are compared: held-out prompts, answered and scored as in training."""
 
     data: DataSettings | None = None
-    """Held-out prompts; None takes those of the training, which flatters."""
+    """Held-out prompts; None takes those of the training, which flatters and will not do for a nightly one."""
     num_samples: int = Field(default=4, ge=2)
     """Answers to each prompt."""
     pass_reward: float = 1.0

@@ -12,8 +12,19 @@ LONGEST = 16
 
 def prompts() -> list[dict[str, Any]]:
     """512 questions about two-digit numbers, always the same ones."""
-    chance = random.Random(0)
-    return [_question(*chance.sample(range(10, 100), 2)) for _ in range(512)]
+    return [_question(*pair) for pair in _pairs(seed=0, num=512)]
+
+
+def held_out() -> list[dict[str, Any]]:
+    """128 questions about pairs that the training does not ask about, in either order."""
+    asked = {frozenset(pair) for pair in _pairs(seed=0, num=512)}
+    others = [pair for pair in _pairs(seed=1, num=256) if frozenset(pair) not in asked]
+    return [_question(*pair) for pair in others[:128]]
+
+
+def _pairs(seed: int, num: int) -> list[list[int]]:
+    chance = random.Random(seed)
+    return [chance.sample(range(10, 100), 2) for _ in range(num)]
 
 
 def _question(first: int, second: int) -> dict[str, Any]:

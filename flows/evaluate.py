@@ -10,6 +10,7 @@ from prefect.states import Completed
 from agrpo.cli.numbers import estimates
 from agrpo.cli.stores import opened
 from agrpo.errors import BadInput
+from agrpo.evaluation.tasks import prompts_of
 from agrpo.session.evaluating import to_evaluate
 from agrpo.settings import DataSettings
 from flows.again import ended_already
@@ -47,7 +48,7 @@ def evaluate(
         if asked.secrets:
             shown(load_secrets, asked)
         found = shown(evaluation.evaluate, kept, asked, step, url)
-    lines = [f"# {run}, step {found.step}", "", "| | value | 95 % interval |", "|---|---|---|"]
+    lines = [f"# {run}, step {found.step}, on {prompts_of(asked)}", "", "| | value | 95 % interval |", "|---|---|---|"]
     lines += [f"| {name} | {value} | {low} to {high} |" for name, value, low, high in estimates(found.values)]
     unless_away(create_markdown_artifact, "\n".join(lines), description=f"evaluation of {run}")
     return Completed(message=f"evaluation {found.id} of {run}, step {found.step}")

@@ -9,6 +9,7 @@ import pytest
 
 from agrpo import runfile
 from agrpo.cli import run_file_doc
+from agrpo.evaluation.tasks import held_out_rows
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -64,6 +65,16 @@ def test_deployments_hold_run_files_and_their_schedules_ship_paused() -> None:
     quickstart = runfile.load(ROOT / "examples" / "quickstart.yaml")
     assert all(run.model_copy(update={"name": quickstart.name}) == quickstart for run in runs)
     assert [schedule["active"] for one in deployments for schedule in one.get("schedules", [])] == [False]
+
+
+def test_no_held_out_question_of_the_quickstart_is_asked_in_training() -> None:
+    run = runfile.load(ROOT / "examples" / "quickstart.yaml")
+    asked, held_out = (
+        {frozenset(re.findall(r"\d+", row["prompt"][0]["content"])) for row in rows}
+        for rows in (runfile.load_dataset(run), held_out_rows(run))
+    )
+    assert len(asked) > 400 and len(held_out) > 100
+    assert not asked & held_out
 
 
 def documented_metrics() -> "re.Pattern[str]":

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from agrpo.cli.numbers import estimates
 from agrpo.cli.stores import opened
+from agrpo.evaluation.tasks import prompts_of
 from agrpo.runfile import RunFile
 from agrpo.session.evaluating import evaluate_run, to_evaluate
 from agrpo.settings import DataSettings
@@ -36,7 +37,7 @@ def print_evaluation(
         print(json.dumps(dataclasses.asdict(found)))
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in (f"{run_id}, step {found.step}", "value", "95 % interval"):
+    for heading in (f"{run_id}, step {found.step}, on {prompts_of(run)}", "value", "95 % interval"):
         table.add_column(heading)
     for name, value, low, high in estimates(found.values):
         table.add_row(name, value, f"{low} to {high}")

@@ -16,6 +16,12 @@ _SAMPLING = {
 }
 
 
+def prompts_of(run: RunFile) -> str:
+    """What a person reads of where the prompts are from."""
+    data = run.evaluation.data
+    return "the prompts of the training" if data is None else str(data.rows or data.path)
+
+
 def held_out_rows(run: RunFile) -> list[dict[str, Any]]:
     """The rows to evaluate on: `evaluation.data`, else the training rows.
 
