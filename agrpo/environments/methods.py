@@ -3,9 +3,11 @@
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from agrpo.errors import BadInput
+from agrpo.rollout.child import nothing
 
 RESERVED = ("reset", "get_reward")
 
@@ -26,16 +28,12 @@ def check_kind(kind: type) -> None:
         raise BadInput(f"environment {kind.__name__} has no reset method; it is called at the start of every rollout")
 
 
-def made(factory: Callable[[], Any]) -> Any:
-    """A new instance; one that is a context manager is entered, and left when it is given up."""
+def made(factory: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+    """A new instance, and what leaves it when it is given up; one that is a context manager is entered."""
     instance = factory()
-    return instance.__enter__() if isinstance(instance, AbstractContextManager) else instance
-
-
-def left(instance: Any) -> None:
-    """Leave an instance that was entered."""
     if isinstance(instance, AbstractContextManager):
-        instance.__exit__(None, None, None)
+        return instance.__enter__(), partial(instance.__exit__, None, None, None)
+    return instance, nothing
 
 
 def accepted(function: Callable[..., Any], columns: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,20 +1,23 @@
 """Instances of environments: made when one is needed, used again, replaced when they raise."""
 
 import asyncio
+import contextlib
 import os
+import sys
+import threading
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from agrpo.environments.local import LocalEnvironment
-from agrpo.environments.methods import made
 from agrpo.environments.remote import RemoteEnvironment
 from agrpo.errors import BadInput
 from agrpo.records import Message
+from agrpo.rollout.child import LEAVE_S, PIPE_S
 from agrpo.rollout.isolation import wants_process
 from agrpo.rollout.threads import Threads
 from agrpo.tools.tally import ToolTally
@@ -49,32 +52,35 @@ class Visit:
 
 
 class EnvironmentPool:
-    """Lends an instance to each rollout; never more of them than rollouts run at the same time."""
+    """Lends an instance to each rollout; never more of them than `size`, the rollouts that run at the same time."""
 
     def __init__(
         self,
         factory: Factory | Mapping[str, Factory],
         threads: Threads,
         limits: TimeLimits,
+        size: int,
         isolated: bool = False,
     ) -> None:
         self._is_routed = isinstance(factory, Mapping)
         self._factories: Mapping[str, Factory] = factory if isinstance(factory, Mapping) else {"": factory}
         self._threads = threads
         self._limits = limits
+        self._size = size
+        self._num_made = 0
         self._isolated = isolated
         self._starts = asyncio.Semaphore(2 * (os.cpu_count() or 1))
         """Processes that start at the same time: more would slow each other down to their time limits."""
         self._free: defaultdict[str, list[Environment]] = defaultdict(list)
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def visit(self, row: Mapping[str, Any], messages: list[Message], tally: ToolTally) -> AsyncIterator[Visit]:
         """An environment that was reset for this row, and scores itself at the end.
 
         Whatever is raised inside, or was raised by one of its tools, costs the instance its place.
         """
         name = self._name(row)
-        environment = self._free[name].pop() if self._free[name] else await self._make(name)
+        environment = self._free[name].pop() if self._free[name] else await self._start(name)
         try:
             visit = await self._begin(environment, row, messages)
             yield visit
@@ -87,11 +93,11 @@ class EnvironmentPool:
         else:
             self._free[name].append(environment)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Drop every instance that is not in use."""
-        for environments in self._free.values():
-            while environments:
-                environments.pop().close()
+        idle = [environment for environments in self._free.values() for environment in environments]
+        self._free.clear()
+        await asyncio.gather(*map(self._close, idle))
 
     def _name(self, row: Mapping[str, Any]) -> str:
         if not self._is_routed:
@@ -102,18 +108,49 @@ class EnvironmentPool:
             raise BadInput(f"a row has {COLUMN}={name!r}; expected one of environment_factory's names: {known}")
         return str(name)
 
-    async def _make(self, name: str) -> Environment:
-        factory, limits = self._factories[name], self._limits
+    async def _start(self, name: str) -> Environment:
+        """A new instance, in the place of an idle one of another name when there are enough."""
+        factory = self._factories[name]
+        idle = next((environments for environments in self._free.values() if environments), None)
+        self._num_made += 1
         try:
-            if self._isolated or wants_process(factory):
-                start = partial(RemoteEnvironment.start, factory, self._threads, limits.tool_s, limits.reset_s)
-                async with self._starts:
-                    remote: RemoteEnvironment = await self._threads.call(start, limits.reset_s)
-                return remote
-            return LocalEnvironment(await self._threads.call(partial(made, factory), limits.reset_s), self._threads)
-        except Exception as error:
+            if idle and self._num_made > self._size:
+                await self._close(idle.pop())
+            return await self._make(factory)
+        except BaseException as error:
+            self._num_made -= 1
             error.add_note(f"while making environment {name or factory!r}")
             raise
+
+    async def _make(self, factory: Factory) -> Environment:
+        limits, threads = self._limits, self._threads
+        if not self._isolated and not wants_process(factory):
+            return await self._handed_over(lambda: LocalEnvironment.start(factory, threads), limits.reset_s)
+        async with self._starts:
+            start = partial(RemoteEnvironment.start, factory, threads, limits.tool_s, limits.reset_s)
+            return await self._handed_over(start, limits.reset_s + PIPE_S)
+
+    async def _handed_over(self, start: Callable[[], Environment], limit_s: float) -> Environment:
+        """What a thread makes; what is finished when nobody waits any more is closed."""
+        finished: list[Environment] = []
+        is_given_up = threading.Event()
+
+        def close() -> None:
+            with contextlib.suppress(IndexError):  # whoever takes it out closes it
+                finished.pop().close()
+
+        def run() -> None:
+            finished.append(start())
+            if is_given_up.is_set():
+                close()
+
+        try:
+            await self._threads.call(run, limit_s)
+        except BaseException:
+            is_given_up.set()
+            threading.Thread(target=close, daemon=True).start()
+            raise
+        return finished.pop()
 
     async def _begin(self, environment: Environment, row: Mapping[str, Any], messages: list[Message]) -> Visit:
         columns = {key: value for key, value in row.items() if not (self._is_routed and key == COLUMN)}
@@ -138,7 +175,13 @@ class EnvironmentPool:
         visit.reward = None if reward is None else (visit.environment.kind, reward)
 
     async def _close(self, environment: Environment) -> None:
-        await asyncio.shield(self._threads.call(environment.close, self._limits.reset_s))
+        """Leave an instance. An error in that is only shown: it must not hide why the instance is given up."""
+        self._num_made -= 1
+        try:
+            await asyncio.shield(self._threads.call(environment.close, LEAVE_S + 2 * PIPE_S))
+        except Exception as error:
+            print(f"environment {environment.name} could not be left:", file=sys.stderr)
+            traceback.print_exception(error)
 
 
 def opening(name: str, messages: list[Message], said: Any) -> list[Message]:

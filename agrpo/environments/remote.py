@@ -1,19 +1,15 @@
 """An environment in a process of its own, which is ended when a call hangs or the process dies."""
 
-import asyncio
 import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from agrpo.environments.methods import RESERVED, accepted, check_kind, has_reward, made, tool_names
-from agrpo.rollout.child import Child, Served
+from agrpo.rollout.child import PIPE_S, Child, Served
 from agrpo.rollout.threads import Threads
 from agrpo.tools.proxy import ProxyTool
 from agrpo.tools.schemas import schema_of
-
-PIPE_S = 5.0
-"""What passing a call and its answer on may take beyond the call itself."""
 
 
 class RemoteEnvironment:
@@ -43,7 +39,7 @@ class RemoteEnvironment:
         return await self._call("get_reward", {}, timeout_s)
 
     def close(self) -> None:
-        """End the process."""
+        """Leave what the instance holds and end the process."""
         self._child.end()
 
     def _tool(self, name: str, timeout_s: float) -> ProxyTool:
@@ -57,16 +53,12 @@ class RemoteEnvironment:
         return ProxyTool(schema_of(function), signature.replace(parameters=parameters), call, holds_state=True)
 
     async def _call(self, name: str, arguments: dict[str, Any], timeout_s: float) -> Any:
-        try:
-            return await self._threads.call(lambda: self._child.call(name, arguments, timeout_s), timeout_s + PIPE_S)
-        except asyncio.CancelledError:
-            self._child.end()  # or its thread would wait for an answer that nobody wants
-            raise
+        return await self._threads.call(lambda: self._child.call(name, arguments, timeout_s), timeout_s + PIPE_S)
 
 
 def _served(factory: Callable[[], Any]) -> Served:
     """In the process: the class, and the methods of the instance by name."""
-    instance = made(factory)
+    instance, leave = made(factory)
     kind = type(instance)
     names = [*tool_names(kind), *(name for name in RESERVED if hasattr(instance, name))]
-    return kind, {name: getattr(instance, name) for name in names}
+    return Served({name: getattr(instance, name) for name in names}, kind, leave)

@@ -5,12 +5,13 @@ uses signals, leaks, or may hang where no thread can be interrupted.
 """
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agrpo.rollout.child import START_LIMIT_S, Child, ChildBug, Served
-from agrpo.rollout.threads import call_in_thread
+from agrpo.rollout.child import PIPE_S, START_LIMIT_S, Child, ChildBug, Served
+from agrpo.rollout.threads import CallOverran, call_in_thread
 
 Functions = Mapping[str, Callable[..., Any]]
 
@@ -26,7 +27,7 @@ class IsolatedFunctions:
     """A few processes that run the marked functions, each call in whichever is free; started when none is."""
 
     def __init__(self, functions: Functions, num_processes: int) -> None:
-        self._make = functools.partial(_served, dict(functions))
+        self._make = functools.partial(Served, dict(functions))
         self._started: set[Child] = set()
         # None stands for a process that is yet to be started; those that run are taken first.
         self._free: asyncio.LifoQueue[Child | None] = asyncio.LifoQueue()
@@ -42,33 +43,27 @@ class IsolatedFunctions:
         try:
             if child is None:
                 child = await call_in_thread(self._start, START_LIMIT_S + timeout_s)
-            value = await call_in_thread(lambda: child.call(name, arguments, timeout_s), timeout_s + 5.0)
+            value = await call_in_thread(lambda: child.call(name, arguments, timeout_s), timeout_s + PIPE_S)
         except ChildBug:
             self._free.put_nowait(child)
             raise
         except BaseException:
             # After a time-out, a death or a cancelled wait the process is in the middle of something: end it.
-            if child is not None:
-                self._end(child)
             self._free.put_nowait(None)
+            if child is not None:
+                self._started.discard(child)
+                with contextlib.suppress(CallOverran):
+                    await asyncio.shield(call_in_thread(child.kill, 2 * PIPE_S))
             raise
         self._free.put_nowait(child)
         return value
 
     def close(self) -> None:
         """End all processes."""
-        for child in list(self._started):
-            self._end(child)
+        while self._started:
+            self._started.pop().kill()
 
     def _start(self) -> Child:
         child = Child.start(self._make)
         self._started.add(child)
         return child
-
-    def _end(self, child: Child) -> None:
-        self._started.discard(child)
-        child.end()
-
-
-def _served(functions: Functions) -> Served:
-    return None, functions

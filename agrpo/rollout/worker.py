@@ -29,6 +29,7 @@ from agrpo.rollout.pool import ServerPool
 from agrpo.rollout.prompts import open_prompts
 from agrpo.rollout.scoring import Scorer
 from agrpo.rollout.slots import Slots
+from agrpo.rollout.threads import Threads
 from agrpo.store import Attempt, Store, events, runs, streams
 from agrpo.tools.isolated import IsolatedTools
 
@@ -115,7 +116,7 @@ async def work(spec: WorkerSpec, attempt: Attempt, process_id: int) -> bool:
         runs.check_data(attempt, fingerprint(spec.dataset))
     known = streams.positions(attempt.store, attempt.run_id)
     prompts = open_prompts(spec.dataset, num_epochs, spec.environment_factory is None, known)
-    environments = _environments(spec, loop)
+    environments = environments_of(spec, loop.threads)
     tools = IsolatedTools(spec.tools, config.tool_timeout_s)
     generator = GroupGenerator(
         loop, spec.run_id, slots, tools.tools, environments, ledger if spec.commit_turns else None
@@ -123,28 +124,28 @@ async def work(spec: WorkerSpec, attempt: Attempt, process_id: int) -> bool:
     work = asyncio.ensure_future(Dispatcher(loop, prompts, scorer, pool, ledger, generator, slots).run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _stop, work)
     asyncio.get_running_loop().add_signal_handler(exits.LEAVE_SIGNAL, _leave, ledger)
-    watches = [asyncio.ensure_future(watch) for watch in (_end_with_parent(work), _end_when_left(ledger, work))]
-    try:
+    async with contextlib.AsyncExitStack() as open_parts:  # what one raises while it is closed skips none of the others
+        open_parts.callback(ledger.close)
+        open_parts.push_async_callback(pool.close)
+        if environments is not None:
+            open_parts.push_async_callback(environments.close)
+        open_parts.callback(tools.close)
+        open_parts.callback(scorer.close)
+        for watch in (_end_with_parent(work), _end_when_left(ledger, work)):
+            open_parts.callback(asyncio.ensure_future(watch).cancel)
         with contextlib.suppress(asyncio.CancelledError):
             await work
-    finally:
-        for watch in watches:
-            watch.cancel()
-        scorer.close()
-        tools.close()
-        if environments is not None:
-            environments.close()
-        await pool.close()
-        ledger.close()
     return ledger.is_leaving
 
 
-def _environments(spec: WorkerSpec, loop: AsyncRolloutLoop) -> EnvironmentPool | None:
+def environments_of(spec: WorkerSpec, threads: Threads) -> EnvironmentPool | None:
+    """The pool of a spec's environments, None when it has none."""
     if spec.environment_factory is None:
         return None
     config = spec.config
     limits = TimeLimits(config.tool_timeout_s, config.reset_timeout_s, config.get_reward_timeout_s)
-    return EnvironmentPool(spec.environment_factory, loop.threads, limits, spec.isolate_environments)
+    size = config.max_concurrent_rollouts
+    return EnvironmentPool(spec.environment_factory, threads, limits, size, spec.isolate_environments)
 
 
 def _stop(work: "asyncio.Future[None]") -> None:

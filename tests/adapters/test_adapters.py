@@ -38,7 +38,7 @@ def episode(factory: Any, *actions: str) -> tuple[str, list[str], float]:
     """First prompt, what each action showed, and the reward."""
 
     async def run() -> tuple[str, list[str], float]:
-        pool, tally = EnvironmentPool(factory, Threads(""), TimeLimits(5.0, 60.0, 5.0)), ToolTally()
+        pool, tally = EnvironmentPool(factory, Threads(""), TimeLimits(5.0, 60.0, 5.0), 512), ToolTally()
         async with pool.visit({"seed": 0}, [], tally) as visit:
             box = Toolbox(visit.environment.tools, Threads(""), 5.0, tally)
             seen = await box.answer([ToolCall("act", {"action": action}) for action in actions])
@@ -138,7 +138,7 @@ def test_rollouts_at_the_same_time_have_an_openenv_server_each(echoes: list[Echo
         return float(visit.reward[1])
 
     async def run() -> None:
-        pool, together = EnvironmentPool(factory, Threads(""), TimeLimits(5.0, 60.0, 5.0)), asyncio.Barrier(2)
+        pool, together = EnvironmentPool(factory, Threads(""), TimeLimits(5.0, 60.0, 5.0), 512), asyncio.Barrier(2)
         for _ in range(2):
             assert await asyncio.gather(act(pool, ["a"], together), act(pool, ["b", "c"], together)) == [0.5, 1.0]
             with pytest.raises(KeyError):
@@ -147,6 +147,6 @@ def test_rollouts_at_the_same_time_have_an_openenv_server_each(echoes: list[Echo
         async with pool.visit({}, [], ToolTally()), pool.visit({}, [], ToolTally()):
             with pytest.raises(BadInput, match="no OpenEnv server is free: 2 given"):
                 await act(pool, [], together)
-        pool.close()
+        await pool.close()
 
     asyncio.run(run())

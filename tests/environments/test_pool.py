@@ -3,8 +3,9 @@ import contextlib
 import functools
 import os
 import threading
+import time
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from agrpo.rollout.threads import CallOverran, Threads
 from agrpo.tools.calls import ToolCall
 from agrpo.tools.tally import ToolTally
 from agrpo.tools.toolbox import Toolbox
-from tests.environments.worlds import Increment, Isolated, Silent, Stuck
+from tests.environments.worlds import Held, Increment, Isolated, Silent, Stuck
 
 USER: Message = {"role": "user", "content": "Play."}
 LIMITS = TimeLimits(5.0, 60.0, 5.0)
@@ -28,11 +29,11 @@ def play(
     factory: Any, scene: Callable[[EnvironmentPool], Awaitable[None]], limits: TimeLimits = LIMITS, **settings: Any
 ) -> None:
     async def run() -> None:
-        pool = EnvironmentPool(factory, Threads("use a process"), limits, **settings)
+        pool = EnvironmentPool(factory, Threads("use a process"), limits, **{"size": 512, **settings})
         try:
             await scene(pool)
         finally:
-            pool.close()
+            await pool.close()
 
     asyncio.run(run())
 
@@ -96,28 +97,29 @@ def test_instances_are_made_when_needed_used_again_and_replaced_when_they_raise(
     play(Increment, scene)
 
 
-class Held(Increment):
-    """Holds something from the moment when it is made."""
+def test_a_slow_start_keeps_its_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a busy machine decides whether it is the outage that it is."""
 
-    held: ClassVar[list[str]] = []
+    def start(factory: Any, threads: Threads, tool_s: float, limit_s: float) -> LocalEnvironment:
+        time.sleep(1.5 * limit_s)
+        return LocalEnvironment(factory(), threads)
 
-    def __enter__(self) -> Self:
-        self.held.append("taken")
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.held.append("given back")
-
-
-def test_an_instance_that_is_a_context_manager_is_left_when_it_is_given_up() -> None:
     async def scene(pool: EnvironmentPool) -> None:
         await visit(pool)
-        await visit(pool, ToolCall("increment", {"step": -1}))
-        assert Held.held == ["taken", "given back"]
-        await visit(pool)
 
-    play(Held, scene)
-    assert Held.held == ["taken", "given back"] * 2
+    monkeypatch.setattr(RemoteEnvironment, "start", start)
+    play(Increment, scene, TimeLimits(5.0, 0.2, 5.0), isolated=True)
+
+
+def test_an_idle_instance_of_another_name_makes_room() -> None:
+    Held.held.clear()
+
+    async def scene(pool: EnvironmentPool) -> None:
+        for name in ("a", "a", "b", "b", "c", "c"):
+            await asyncio.gather(*(visit(pool, row={"environment": name}) for _ in range(2)))
+        assert (Held.held.count("taken"), Held.held.count("given back")) == (6, 4)
+
+    play({name: functools.partial(Held) for name in "abc"}, scene, size=2)
 
 
 def test_only_so_many_processes_start_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,13 @@
 """Environments that tests use, also in processes of their own."""
 
 import asyncio
+import multiprocessing
 import os
+import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 
 class Increment:
@@ -43,6 +45,19 @@ class Increment:
         raise AssertionError("a property is no tool and is never read")
 
     def _hidden(self) -> None: ...
+
+
+class Held(Increment):
+    """Holds something from the moment when it is made."""
+
+    held: ClassVar[list[str]] = []
+
+    def __enter__(self) -> Self:
+        self.held.append("taken")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.held.append("given back")
 
 
 class Silent:
@@ -126,3 +141,41 @@ class Away:
 
     def get_reward(self) -> float:
         return 1.0
+
+
+class Holding:
+    """Starts a process that never ends by itself when it is entered, and says to a file that it was left."""
+
+    isolation = "process"
+
+    def __init__(self, how: str, said: Path) -> None:
+        self.how, self.said = how, said
+
+    def __enter__(self) -> Self:
+        if self.how == "fork":
+            process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,))
+            process.start()
+        else:
+            process = subprocess.Popen(["sleep", "3600"], start_new_session=self.how == "session")
+        self.pid = process.pid
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.said.write_text("left")
+        if self.how == "raises":
+            raise OSError("the shell does not answer")
+
+    def reset(self, **columns: Any) -> str:
+        return str(self.pid)
+
+    def fail(self) -> None:
+        """Fail."""
+        raise ValueError("no")
+
+    def die(self) -> None:
+        """Die."""
+        os._exit(1)
+
+    def hang(self) -> None:
+        """Hang."""
+        time.sleep(3600)
