@@ -22,7 +22,12 @@ _UNREACHABLE = {errno.ENETUNREACH, errno.EHOSTUNREACH}
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether something outside this process was away: a connection error or a time-out, whoever raised it."""
+    """Whether something outside this process was away: a connection error or a time-out, whoever raised it.
+
+    A group of errors is an outage when all of them are.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_outage(one) for one in error.exceptions)
     if isinstance(error, ConnectionError | TimeoutError | socket.gaierror | Outage):
         return True
     if isinstance(error, urllib.error.URLError) and isinstance(error.reason, OSError):

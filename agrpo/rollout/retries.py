@@ -35,4 +35,6 @@ async def outlast(attempt: Callable[[], Awaitable[T]], on_retry: Callable[[], No
 
 def is_passing(error: BaseException) -> bool:
     """An outage of something other than the vLLM servers, whose own retries are over when they say so."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_passing(one) for one in error.exceptions)
     return is_outage(error) and not isinstance(error, ServerOutage)

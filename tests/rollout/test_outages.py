@@ -9,6 +9,7 @@ import pytest
 
 from agrpo.errors import RequestRefused, ServerOutage
 from agrpo.rollout.outages import is_outage
+from agrpo.rollout.retries import is_passing
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,7 @@ from agrpo.rollout.outages import is_outage
         urllib.error.URLError(socket.gaierror()),
         OSError(errno.ENETUNREACH, "unreachable"),
         OSError(errno.EHOSTUNREACH, "no route"),
+        ExceptionGroup("two judges", [TimeoutError(), ExceptionGroup("", [ServerOutage("away")])]),
     ],
 )
 def test_connection_errors_and_time_outs_are_outages_whoever_raises_them(error: Exception) -> None:
@@ -38,9 +40,15 @@ def test_connection_errors_and_time_outs_are_outages_whoever_raises_them(error: 
         ValueError("Timeout"),
         FileNotFoundError(),
         RequestRefused("400"),
+        ExceptionGroup("a judge and a bug", [TimeoutError(), KeyError("x")]),
         urllib.error.URLError("unknown url type: htp"),
         urllib.error.HTTPError("http://judge", 404, "not found", Message(), None),
     ],
 )
 def test_everything_else_is_a_bug(error: Exception) -> None:
     assert not is_outage(error)
+
+
+def test_servers_that_are_gone_for_good_do_not_come_back_in_a_group_of_errors() -> None:
+    assert is_passing(ExceptionGroup("", [TimeoutError()]))
+    assert not is_passing(ExceptionGroup("", [TimeoutError(), ServerOutage("1800 s")]))
