@@ -5,8 +5,8 @@ import functools
 import inspect
 import math
 import os
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from itertools import chain, count
 from typing import Any
 
 from agrpo.errors import RewardError
@@ -68,10 +68,9 @@ class Scorer:
         away = [name for name, values in rewards.items() if values is None]
         if away:
             raise Unscored(", ".join(away))
-        return {
-            **{name: values for name, values in rewards.items() if values is not None},
-            **_own_rewards(group),
-        }
+        scored = {name: values for name, values in rewards.items() if values is not None}
+        _add_own_rewards(scored, group)
+        return scored
 
     async def _outlast(self, name: str, arguments: dict[str, Any], group: RolloutGroup) -> Rewards | None:
         """Call one function, again where that may help; None when it stayed away."""
@@ -99,12 +98,9 @@ class Scorer:
 
 def source_names(functions: Sequence[RewardFunction]) -> list[str]:
     """A name per function for metrics and errors: a later function of the same name gets a number."""
-    seen: Counter[str] = Counter()
-    names = []
+    names: list[str] = []
     for function in functions:
-        name = _name(function)
-        seen[name] += 1
-        names.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+        names.append(_free_name(_name(function), names))
     return names
 
 
@@ -130,16 +126,24 @@ def check_rewards(name: str, values: Any, num_rollouts: int) -> Rewards:
     return rewards
 
 
-def _own_rewards(group: RolloutGroup) -> dict[str, Rewards]:
-    """Rewards that came with the rollouts: their environments' and their own."""
-    rewards: dict[str, Rewards] = {}
+def _add_own_rewards(rewards: dict[str, Rewards], group: RolloutGroup) -> None:
+    """Add what came with the rollouts: their environments' rewards and their own."""
     num_rollouts = len(group.completions)
+    own: dict[str, Rewards] = {}
     for i, scored in enumerate(group.env_rewards):
         if scored is not None:
-            rewards.setdefault(scored[0].__name__, [None] * num_rollouts)[i] = scored[1]
+            own.setdefault(scored[0].__name__, [None] * num_rollouts)[i] = scored[1]
+    sources = list(own.items())
     if any(reward is not None for reward in group.rollout_rewards):
-        rewards[ROLLOUT_SOURCE] = group.rollout_rewards
-    return {name: check_rewards(name, values, num_rollouts) for name, values in rewards.items()}
+        sources.append((ROLLOUT_SOURCE, group.rollout_rewards))
+    for name, values in sources:
+        rewards[_free_name(name, rewards)] = check_rewards(name, values, num_rollouts)
+
+
+def _free_name(name: str, taken: Collection[str]) -> str:
+    """The name, with the first number from 2 that sets it apart where it is taken."""
+    numbered = (f"{name}_{number}" for number in count(2))
+    return next(free for free in chain([name], numbered) if free not in taken)
 
 
 def _name(function: RewardFunction) -> str:

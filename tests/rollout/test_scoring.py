@@ -109,6 +109,24 @@ def test_a_reward_of_the_rollout_itself_is_a_source() -> None:
     assert source_names([by_id, by_id, accuracy_reward]) == ["by_id", "by_id_2", "accuracy_reward"]
 
 
+def test_sources_of_one_name_are_numbered() -> None:
+    def rollout(completions: list[Any], **columns: Any) -> list[float]:
+        return [1.0] * len(completions)
+
+    class by_id_2:
+        """An environment that is called like the second function."""
+
+    given = dataclasses.replace(group(rewards=[0.5, None]), env_rewards=[(by_id_2, 0.25), None])
+    (rewards,) = score([by_id, rollout, by_id], given)
+    assert rewards == {
+        "by_id": [0.0, 1.0],
+        "rollout": [1.0, 1.0],
+        "by_id_2": [0.0, 1.0],
+        "by_id_2_2": [0.25, None],
+        "rollout_2": [0.5, None],
+    }
+
+
 def test_calls_of_all_functions_and_groups_overlap() -> None:
     """Every call waits for the last one: in sequence they would never end."""
     num_groups = 16
