@@ -63,6 +63,7 @@ class GroupGenerator:
         self._slots = slots
         self._tools = list(tools)
         self._environments = environments
+        self._has_tools = bool(tools) or environments is not None
         self._drafts = drafts
 
     async def generate(self, prompt: Prompt, group_id: int, version: Callable[[], int]) -> GeneratedGroup:
@@ -101,8 +102,9 @@ class GroupGenerator:
         came_back = [member for member in results if member is not None]
         began = versions[0] if journal is None else journal.began(versions[0])
         group = group_of(prompt, group_id, began, came_back)
-        has_tools = bool(self._tools) or self._environments is not None
-        return GeneratedGroup(prompt, group, came_back, [str(failure) for failure in failures], has_tools)
+        # A loop may bring tools of its own, as those of agents do: the first call tells.
+        self._has_tools = self._has_tools or any(group.tool_call_counts)
+        return GeneratedGroup(prompt, group, came_back, [str(failure) for failure in failures], self._has_tools)
 
     def has_room(self) -> bool:
         """Whether another group would find a free slot, or is wanted for the next one."""
@@ -144,14 +146,17 @@ class GroupGenerator:
                 if failure is None:
                     raise
                 failures.append(failure)
-                # What refuses the first request of one member refuses it of all.
-                hopeless = place.num_requests <= 1 and isinstance(error, RequestRefused | PromptTooLong)
-                if hopeless or self._loop.config.num_generations - len(failures) < 2:
+                refused_first = place.num_requests <= 1 and isinstance(error, RequestRefused | PromptTooLong)
+                if (refused_first and self._begin_alike()) or self._loop.config.num_generations - len(failures) < 2:
                     raise failure from error
                 return None
             finally:
                 if place.journal is not None:
                     place.journal.close()
+
+    def _begin_alike(self) -> bool:
+        """Whether the rollouts of a group begin with the row's own prompt: what refuses one of them refuses all."""
+        return self._environments is None and type(self._loop).generate_one is AsyncRolloutLoop.generate_one
 
     async def _outlast(self, prompt: Prompt, group_id: int, place: RolloutPlace, begin: float) -> Member:
         """One rollout, generated again from its start where that may help."""

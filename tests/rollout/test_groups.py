@@ -1,10 +1,14 @@
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from agrpo.environments.pool import Visit
 from agrpo.errors import BadInput, MalformedAnswer, PromptTooLong, RequestRefused, ServerOutage
 from agrpo.records import GroupCommit, Message, Rollout, RolloutGroup, TurnRecord
 from agrpo.rollout import groups, retries
@@ -17,6 +21,7 @@ from agrpo.rollout.prompts import Prompt, open_prompts
 from agrpo.rollout.slots import Slots
 from agrpo.rollout.stats import Times
 from agrpo.rollout.threads import CallOverran
+from agrpo.tools.tally import ToolTally
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 from tests.rollout.run_world import rows
 from tests.worlds.tiny_model import make_tokenizer
@@ -41,6 +46,18 @@ class Scripted(AsyncRolloutLoop):
         if isinstance(step, Exception):
             raise step
         return step
+
+
+class Refusing(Scripted):
+    """Every request is refused, with the next prepared error."""
+
+    generate_one = AsyncRolloutLoop.generate_one
+
+    async def generate_one_turn(self, prompt_ids: list[int]) -> TurnRecord:
+        self.num_calls += 1
+        error = self.script.pop(0)
+        assert isinstance(error, Exception)
+        raise error
 
 
 class Patient(Scripted):
@@ -100,7 +117,7 @@ def test_a_group_holds_its_rollouts_in_order_with_its_version_and_columns() -> N
 def test_the_first_rollout_goes_ahead_from_the_moment_it_has_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fault 5: a prompt that waited for its turn is not asked for by all its rollouts at once."""
     monkeypatch.setattr(groups, "REFUSAL_WINDOW_S", 0.05)
-    loop, slots = scripted(*[RequestRefused("400")] * 4, num_generations=4), Slots(4)
+    loop, slots = scripted(*[RequestRefused("400")] * 4, num_generations=4, loop_cls=Refusing), Slots(4)
     generator = GroupGenerator(loop, "run", slots)
 
     async def run() -> None:
@@ -196,6 +213,42 @@ def test_fewer_than_two_members_are_no_group(monkeypatch: pytest.MonkeyPatch) ->
     away = ConnectionError("away")
     with pytest.raises(GroupFailed, match="away"):
         generate(scripted(rollout(10), away, away, num_generations=3))
+
+
+@pytest.mark.parametrize("error", [RequestRefused("400"), PromptTooLong("600 tokens")])
+def test_a_refusal_costs_only_its_rollout_where_prompts_differ(error: Exception) -> None:
+    """Fault 6: what generate_one makes of a prompt may be another text for every member."""
+    loop = scripted(error, rollout(10), rollout(11), num_generations=3)
+    assert generate(loop).group.completions_ids == [[10], [11]]
+
+
+def test_a_refusal_in_an_environment_costs_only_its_rollout() -> None:
+    class Room:
+        @contextlib.asynccontextmanager
+        async def visit(self, row: Any, messages: list[Message], tally: ToolTally) -> AsyncIterator[Visit]:
+            yield Visit(SimpleNamespace(tools=[]), messages, reset_s=0.0)  # type: ignore[arg-type]
+
+    loop = scripted(*[PromptTooLong("600 tokens")] * 4, num_generations=4, loop_cls=Refusing)
+    generator = GroupGenerator(loop, "run", Slots(8), environments=Room())  # type: ignore[arg-type]
+    with pytest.raises(GroupFailed):
+        asyncio.run(generator.generate(prompt(), 3, lambda: 7))
+    assert loop.num_calls >= 3
+
+
+def test_tools_that_a_loop_brings_itself_are_measured_from_the_first_call_on() -> None:
+    calling = replace(rollout(10), tool_call_count=3, tool_failure_count=1)
+    loop = scripted(rollout(10), rollout(11), calling, rollout(11), rollout(10), rollout(11))
+    generator = GroupGenerator(loop, "run", Slots(8))
+
+    async def run() -> list[GeneratedGroup]:
+        return [await generator.generate(prompt(), 3, lambda: 7) for _ in range(3)]
+
+    none, some, later = [
+        finished(found, loop, {"a": [0.0, 1.0]}, Times(found.seconds, 0.0, 0.0)).stats for found in asyncio.run(run())
+    ]
+    assert "tools/call_frequency" not in none
+    assert some["tools/call_frequency"] == 1.5 and some["tools/failure_frequency"] == pytest.approx(1 / 3)
+    assert later["tools/call_frequency"] == 0
 
 
 def test_a_refusal_of_a_later_turn_costs_only_its_rollout() -> None:
