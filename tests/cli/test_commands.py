@@ -12,22 +12,29 @@ import pytest
 from agrpo.cli.runs import print_runs
 from agrpo.cli.show import print_run
 from agrpo.errors import AgrpoError, BadInput
-from agrpo.store import Store, events, leases, metrics, runs
+from agrpo.store import Store, events, leases, metrics, runs, samples, steps
+from tests.worlds.small_groups import generate, start_worker
 
 CONFIG = {"trainer": {"max_steps": 10}}
+NUM_STEPS, NUM_RUNS = 10, 1000
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """A store with one run of ten steps whose reward climbs from 0.1 to 1.0."""
+    """A store with one run of ten steps, each of a group, whose reward climbs from 0.1 to 1.0."""
     store = Store.open(f"sqlite:///{tmp_path}/agrpo.db")
     store.migrate()
     runs.create_run(store, "climb", CONFIG, "hash", str(tmp_path / "climb"))
     attempt = leases.acquire(store, "climb", leases.this_process())
     runs.set_status(attempt, "running")
     events.add(attempt, "restart", "worker 0 was ended by signal 9; restart 1 of 3 in 1 s")
-    for step in range(1, 11):
+    generate(attempt, start_worker(attempt), NUM_STEPS)
+    ready = samples.pending(store, "climb")
+    for step in range(1, NUM_STEPS + 1):
         metrics.log(attempt, step, {"reward": step / 10})
+        both = enumerate(ready[2 * step - 2 : 2 * step])
+        steps.record(attempt, step, [steps.StepRow(0, 0, place, one.sample_id) for place, one in both], 0)
+        steps.finish(attempt, step, "digest", {})
     runs.set_status(attempt, "finished")
     leases.release(attempt, "finished")
     return store
@@ -76,28 +83,28 @@ def test_reading_commands_load_nothing_heavy(store: Store) -> None:
     subprocess.run([sys.executable, "-c", program, store.url], check=True, capture_output=True, text=True)
 
 
-NUM_RUNS = 1000
-
-
 def multiply(path: str, table: str) -> None:
     """Give a thousand more runs the rows that `climb` has in a table."""
     with sqlite3.connect(path) as database:
         columns = [f'"{row[1]}"' for row in database.execute(f"PRAGMA table_info({table})")]
         others = ", ".join(name for name in columns if name not in ('"id"', '"run_id"'))
-        copies = f"INSERT INTO {table} (run_id, {others}) SELECT run_id || '-' || ?, {others} FROM {table}"
+        # The groups before were numbered in order.
+        values = others.replace('"group_id"', f'"group_id" + {NUM_STEPS} * (?1 + 1)')
+        copies = f"INSERT INTO {table} (run_id, {others}) SELECT run_id || '-' || ?1, {values} FROM {table}"
         database.executemany(f"{copies} WHERE run_id = 'climb'", [(number,) for number in range(NUM_RUNS)])
     database.close()
 
 
 def test_show_takes_less_than_a_second_beside_a_thousand_runs(store: Store) -> None:
-    for table in ("runs", "attempts", "metrics", "run_events"):
+    for table in ("runs", "attempts", "metrics", "run_events", "processes", "groups", "samples", "steps"):
         multiply(store.url.removeprefix("sqlite:///"), table)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [Path(sys.executable).parent / "agrpo", "show", "climb-500", "--store", store.url]
-    subprocess.run(command, check=True, capture_output=True)
+    command = [Path(sys.executable).parent / "agrpo", "show", "climb-500", "--store", store.url, "--json"]
+    shown = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     # Its own work, as others may use the cores just now.
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
+    assert (shown["step"], shown["groups"], shown["samples"]) == (NUM_STEPS, {"trained": 10}, {"trained": 20})
 
 
 @pytest.mark.parametrize(
