@@ -12,7 +12,7 @@ from agrpo.launch.attach import Attached, attach
 from agrpo.runfile import RunFile, config_hash, decisive, stored_config
 from agrpo.session.check import check_input
 from agrpo.session.session import Session
-from agrpo.store import Store, leases, runs
+from agrpo.store import Store, command, leases, runs
 from flows.again import ended_already
 from tasks import timeline
 from tasks.reporter import reporting
@@ -69,7 +69,7 @@ def _attached(config: RunFile, store: Store) -> State[Any]:
         with reporting(session), session:  # the last report says how it ended
             _timeline(session)
     except (RunStopped, KeyboardInterrupt):
-        return Cancelled(message=f"stopped; continue with: agrpo resume {config.name}")
+        return Cancelled(message=f"stopped; continue with: {command(f'resume {config.name}', config.store_url)}")
     return Completed(message=f"run {config.name} is finished")
 
 
