@@ -1,5 +1,6 @@
 """The rollout loop of foreign agents."""
 
+import copy
 from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from agrpo.harness.endpoint import Endpoint
 from agrpo.harness.session import ContextFull, Session
 from agrpo.records import Message, Rollout, TurnRecord
 from agrpo.rollout.loop import AsyncRolloutLoop, rollout_place
+from agrpo.rollout.threads import Threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,10 @@ class HarnessRolloutLoop(AsyncRolloutLoop):
         self._agent = agent
         self._agent_timeout_s = agent_timeout_s
         self._endpoint = Endpoint(self.model_name)
+        self.threads = Threads(
+            "give the agent's client and tools time limits of their own, so that it ends by itself, or raise "
+            "agent_timeout_s"
+        )
 
     async def close(self) -> None:
         """Close the endpoint, which else goes with the event loop."""
@@ -77,7 +83,9 @@ class HarnessRolloutLoop(AsyncRolloutLoop):
 
 def _columns() -> dict[str, Any]:
     place = rollout_place.get()
-    return {} if place is None else {name: value for name, value in place.row.items() if name != "prompt"}
+    row = {} if place is None else place.row
+    # Every agent of the row gets these, also in later epochs: what one changes is its own.
+    return {name: copy.deepcopy(value) for name, value in row.items() if name != "prompt"}
 
 
 def _checked(reward: Any) -> float | None:

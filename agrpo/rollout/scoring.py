@@ -1,6 +1,7 @@
 """Rewards of a complete group: all functions at once, each call with a time limit."""
 
 import asyncio
+import copy
 import functools
 import inspect
 import math
@@ -56,14 +57,8 @@ class Scorer:
 
         An exception of a function is its own and carries the input as a note; RewardError says what is no reward.
         """
-        arguments = {
-            **group.reward_kwargs,
-            "prompts": group.prompts,
-            "completions": group.completions,
-            "completion_ids": group.completions_ids,
-        }
         async with asyncio.TaskGroup() as tasks:
-            calls = {name: tasks.create_task(self._outlast(name, arguments, group)) for name in self._functions}
+            calls = {name: tasks.create_task(self._outlast(name, group)) for name in self._functions}
         rewards = {name: call.result() for name, call in calls.items()}
         away = [name for name, values in rewards.items() if values is None]
         if away:
@@ -72,10 +67,10 @@ class Scorer:
         _add_own_rewards(scored, group)
         return scored
 
-    async def _outlast(self, name: str, arguments: dict[str, Any], group: RolloutGroup) -> Rewards | None:
+    async def _outlast(self, name: str, group: RolloutGroup) -> Rewards | None:
         """Call one function, again where that may help; None when it stayed away."""
         try:
-            values = await outlast(lambda: self._call(name, arguments), self._count_retry)
+            values = await outlast(lambda: self._call(name, group), self._count_retry)
         except Exception as error:
             if is_outage(error):
                 return None
@@ -86,8 +81,14 @@ class Scorer:
     def _count_retry(self) -> None:
         self.num_retries += 1
 
-    async def _call(self, name: str, arguments: dict[str, Any]) -> Any:
+    async def _call(self, name: str, group: RolloutGroup) -> Any:
         function = self._functions[name]
+        arguments = {
+            # Other functions, and rollouts of later epochs, get the row, too: what one changes is its own.
+            **copy.deepcopy({**group.reward_kwargs, "prompts": group.prompts}),
+            "completions": group.completions,
+            "completion_ids": group.completions_ids,
+        }
         if wants_process(function):
             try:
                 return await self._isolated.call(name, arguments, self._timeout_s)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import pickle
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -15,8 +16,10 @@ import pytest
 from agrpo.errors import BadInput, RequestRefused
 from agrpo.harness.loop import Agent, AgentTask, HarnessRolloutLoop
 from agrpo.records import Message, Rollout
+from agrpo.rollout import threads
 from agrpo.rollout.loop import RolloutPlace, rollout_place
 from agrpo.rollout.pool import ServerPool
+from agrpo.rollout.threads import TooManyHung
 from agrpo.sequences import build_sequences, drift_tokens
 from agrpo.store import groups, samples
 from agrpo.store.servers import ServerRecord
@@ -197,6 +200,38 @@ def test_a_subclass_with_hooks_of_its_own_is_served() -> None:
 
     with ScriptedServer(lambda prompt, params, n: says("6")) as server:
         scene(server, one_question, play, loop_cls=OwnHooks)
+
+
+def test_what_an_agent_does_to_its_row_is_its_own() -> None:
+    def agent(task: AgentTask) -> float:
+        task.columns["board"].append("x")
+        return float(len(task.columns["board"]))
+
+    async def play(loop: HarnessRolloutLoop) -> None:
+        rollout_place.set(RolloutPlace("run", 0, 0, row={"board": []}))
+        assert [(await loop.generate_one(PROMPT, [])).reward for _ in range(2)] == [1.0, 1.0]
+
+    with ScriptedServer(lambda prompt, params, n: says("6")) as server:
+        scene(server, agent, play)
+
+
+class Hurried(HarnessRolloutLoop):
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **{**keywords, "agent_timeout_s": 0.1})
+
+
+def test_too_many_agents_that_hang_get_advice_that_helps_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run on threads, whatever they are marked with."""
+    may_end = threading.Event()
+
+    async def play(loop: HarnessRolloutLoop) -> None:
+        with pytest.raises(TooManyHung, match="give the agent's client and tools time limits of their own"):
+            await loop.generate_one(PROMPT, [])
+        may_end.set()
+
+    monkeypatch.setattr(threads, "MAX_HUNG", 1)
+    with ScriptedServer(lambda prompt, params, n: says("6")) as server:
+        scene(server, lambda task: may_end.wait(), play, loop_cls=Hurried)
 
 
 @pytest.fixture

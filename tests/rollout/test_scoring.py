@@ -103,6 +103,17 @@ def test_functions_of_every_kind_are_called_with_the_documented_keywords() -> No
     assert rewards == {"by_task": [None, None]}
 
 
+def test_what_a_function_does_to_its_row_is_its_own() -> None:
+    def counts(board: list[list[str]], prompts: list[list[dict[str, str]]], **columns: Any) -> list[float]:
+        found = float(len(board[0]) + len(prompts[0][0]))
+        board[0].clear()
+        prompts[0][0].clear()
+        return [found, found]
+
+    scored = group(board=["x"])
+    assert score([counts, counts], scored, scored) == [{"counts": [3.0, 3.0], "counts_2": [3.0, 3.0]}] * 2
+
+
 def test_a_reward_of_the_rollout_itself_is_a_source() -> None:
     (rewards,) = score([by_id], group(rewards=[0.5, None]))
     assert rewards == {"by_id": [0.0, 1.0], "rollout": [0.5, None]}
