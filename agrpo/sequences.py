@@ -10,15 +10,16 @@ import numpy as np
 from agrpo.errors import BadInput
 from agrpo.records import TrainingSequence, TurnRecord
 
-UNKNOWN_LOG_PROB = -9999.0
-"""vLLM's floor: it stands for a log-probability that it could not give."""
+VLLM_FLOOR = -9999.0
+"""vLLM writes this for minus infinity and NaN, which JSON cannot hold."""
 
 
 def build_sequences(turns: list[TurnRecord]) -> list[TrainingSequence]:
     """The samples of a rollout: a turn that continues the tokens held so far extends a sample, any other starts one.
 
-    Tokens without a usable log-probability and tokens outside their own candidate set stay as context. Samples without
-    a trained token are left out. Raises BadInput when a turn's lists disagree in length.
+    So does one with candidate sets after one without, or the other way round: a sample has them for all or none. Tokens
+    without a usable log-probability and tokens outside their own candidate set stay as context. Samples without a
+    trained token are left out. Raises BadInput when a turn's lists disagree in length.
     """
     return [draft.finish() for draft in _drafts(turns) if any(draft.trained)]
 
@@ -37,6 +38,11 @@ def num_refused_tokens(turns: list[TurnRecord]) -> int:
     return sum(_wanted(turn, i) and not _usable(turn, i) for turn in turns for i in range(len(turn.output_ids)))
 
 
+def is_given(log_prob: float | None) -> bool:
+    """Whether the server gave a log-probability: neither null nor NaN, infinite or vLLM's floor."""
+    return log_prob is not None and isfinite(log_prob) and log_prob > VLLM_FLOOR
+
+
 @dataclass(slots=True)
 class _Draft:
     """A sample while turns are still being added; the lists run in parallel."""
@@ -46,6 +52,14 @@ class _Draft:
     log_probs: list[float]
     top: list[dict[int, float] | None] = field(default_factory=list)
     candidates: list[list[int] | None] = field(default_factory=list)
+
+    def takes(self, turn: TurnRecord) -> bool:
+        """Whether a turn continues the tokens, and all that are trained have a candidate set, or none has."""
+        if turn.prompt_ids[: len(self.token_ids)] != self.token_ids:
+            return False
+        if not self.candidates or not _trains(turn):
+            return True
+        return (self.candidates[-1] is None) == (turn.output_sampling_mask is None)
 
     def add_context(self, token_ids: list[int]) -> None:
         """Tokens that the model read."""
@@ -88,7 +102,7 @@ def _drafts(turns: list[TurnRecord]) -> Iterator[_Draft]:
         _check_lengths(turn)
         if not turn.output_ids:  # a prompt that left no room would only add tokens that nothing trains on
             continue
-        if draft is not None and turn.prompt_ids[: len(draft.token_ids)] == draft.token_ids:
+        if draft is not None and draft.takes(turn):
             draft.add_context(turn.prompt_ids[len(draft.token_ids) :])
         else:
             if draft is not None:
@@ -100,6 +114,10 @@ def _drafts(turns: list[TurnRecord]) -> Iterator[_Draft]:
         yield draft
 
 
+def _trains(turn: TurnRecord) -> bool:
+    return any(turn.output_mask) if turn.output_mask is not None else bool(turn.output_ids)
+
+
 def _wanted(turn: TurnRecord, i: int) -> bool:
     return turn.output_mask is None or bool(turn.output_mask[i])
 
@@ -107,7 +125,7 @@ def _wanted(turn: TurnRecord, i: int) -> bool:
 def _usable(turn: TurnRecord, i: int) -> bool:
     log_prob = turn.output_log_probs[i]
     in_set = turn.output_sampling_mask is None or turn.output_ids[i] in turn.output_sampling_mask[i]
-    return isfinite(log_prob) and log_prob > UNKNOWN_LOG_PROB and in_set
+    return is_given(log_prob) and in_set
 
 
 def _known(top: dict[int, float] | None, allowed: list[int] | None) -> tuple[np.ndarray, np.ndarray]:
@@ -115,10 +133,7 @@ def _known(top: dict[int, float] | None, allowed: list[int] | None) -> tuple[np.
     kept = {
         token_id: log_prob
         for token_id, log_prob in (top or {}).items()
-        if log_prob is not None
-        and isfinite(log_prob)
-        and log_prob > UNKNOWN_LOG_PROB
-        and (allowed is None or token_id in allowed)
+        if is_given(log_prob) and (allowed is None or token_id in allowed)
     }
     return np.array(list(kept), dtype=np.int32), np.array(list(kept.values()), dtype=np.float32)
 
@@ -136,9 +151,8 @@ def _common_prefix(held: list[int], prompt: list[int]) -> int:
 
 def _check_lengths(turn: TurnRecord) -> None:
     num_outputs = len(turn.output_ids)
-    trains = any(turn.output_mask) if turn.output_mask is not None else num_outputs > 0
     lists: dict[str, Sequence[object] | None] = {
-        "output_log_probs": turn.output_log_probs if trains else None,
+        "output_log_probs": turn.output_log_probs if _trains(turn) else None,
         "output_mask": turn.output_mask,
         "output_sampling_mask": turn.output_sampling_mask,
         "output_sampler_logprobs": turn.output_sampler_logprobs,

@@ -83,6 +83,26 @@ def test_top_log_probs_and_candidates_follow_the_trained_tokens() -> None:
     assert [values.tolist() for values in sample.top_log_probs or []] == [[np.float32(-0.1)], [np.float32(-0.3)]]
 
 
+def test_a_sample_has_candidate_sets_for_all_its_tokens_or_none() -> None:
+    turns = [
+        TurnRecord([1], [2], [-0.1], output_sampling_mask=[[2, 5]]),
+        TurnRecord([1, 2, 3], [4], output_mask=[0]),  # trains nothing, and needs no set
+        TurnRecord([1, 2, 3, 4], [5], [-0.2], output_sampling_mask=[[5, 6]]),
+        TurnRecord([1, 2, 3, 4, 5], [6], [-0.3]),  # of a server that cannot give them
+        TurnRecord([1, 2, 3, 4, 5, 6, 7], [8], [-0.4]),
+    ]
+    restricted, free = build_sequences(turns)
+    assert [ids.tolist() for ids in restricted.candidates or []] == [[2, 5], [5, 6]]
+    assert free.candidates is None
+    terms = [term for sample in (restricted, free) for term in trained_terms(sample)]
+    assert [(context, token) for context, token, _ in terms] == [
+        ([1], 2),
+        ([1, 2, 3, 4], 5),
+        ([1, 2, 3, 4, 5], 6),
+        ([1, 2, 3, 4, 5, 6, 7], 8),
+    ]
+
+
 @pytest.mark.parametrize(
     ("turn", "name"),
     [

@@ -6,13 +6,12 @@ from typing import Any
 
 from agrpo.errors import MalformedAnswer, ServerOutage
 from agrpo.records import TurnRecord
+from agrpo.sequences import is_given
 
 Json = dict[str, Any]
 Pairs = list[tuple[int, object]]
 """Token ids and their log-probabilities, as the server wrote them."""
 
-VLLM_FLOOR = -9999.0
-"""vLLM writes this for minus infinity and NaN, which JSON cannot hold."""
 _TOKEN_PREFIX = "token_id:"
 _UNFINISHED = {"abort", "error"}
 
@@ -85,7 +84,7 @@ def clean(value: object) -> float:
     if value is None:
         return math.nan
     number = float(value)  # type: ignore[arg-type]
-    return number if math.isfinite(number) and number > VLLM_FLOOR else math.nan
+    return number if is_given(number) else math.nan
 
 
 def most_likely(pairs: Iterable[tuple[int, object]], num_top: int) -> dict[int, float]:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from agrpo.errors import MalformedAnswer, ServerOutage
 from agrpo.inference.answers import (
-    VLLM_FLOOR,
     clean,
     from_completions,
     from_token_endpoint,
@@ -18,6 +17,7 @@ from agrpo.inference.answers import (
     with_candidates,
 )
 from agrpo.records import TurnRecord
+from agrpo.sequences import VLLM_FLOOR
 
 
 def token(token_id: int, log_prob: object, *top: tuple[int, object]) -> dict[str, Any]:
