@@ -39,8 +39,7 @@ def name_of(tool: Callable[..., Any]) -> str:
 
 def describe_in_text(messages: list[Message], schemas: Sequence[Schema]) -> list[Message]:
     """The messages with the tools described in the system message, for chat templates that know no tools."""
-    tools = "\n".join(json.dumps(schema) for schema in schemas)
-    text = _INTRODUCTION.format(tools=tools)
+    text = _introduction(schemas)
     if messages and messages[0]["role"] == "system":
         first = {**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}
         return [first, *messages[1:]]
@@ -49,8 +48,7 @@ def describe_in_text(messages: list[Message], schemas: Sequence[Schema]) -> list
 
 def describe_to_user(messages: list[Message], schemas: Sequence[Schema]) -> list[Message]:
     """The same for templates that know only user and assistant, in turn: the user describes the tools and answers."""
-    tools = "\n".join(json.dumps(schema) for schema in schemas)
-    told: list[Message] = [{"role": "user", "content": _INTRODUCTION.format(tools=tools)}]
+    told: list[Message] = [{"role": "user", "content": _introduction(schemas)}]
     for message in messages:
         if message["role"] == "tool":
             message = {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
@@ -59,6 +57,10 @@ def describe_to_user(messages: list[Message], schemas: Sequence[Schema]) -> list
         else:
             told.append(message)
     return told
+
+
+def _introduction(schemas: Sequence[Schema]) -> str:
+    return _INTRODUCTION.format(tools="\n".join(json.dumps(schema) for schema in schemas))
 
 
 @lru_cache(maxsize=1024)

@@ -5,16 +5,15 @@ import re
 from typing import Any
 
 from agrpo.tools.calls import Parsed, Schema, ToolCall
+from agrpo.tools.formats.hermes import parse_blocks
 
-_BLOCK = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*)</function>\s*", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
 
 
 def parse(text: str, schemas: list[Schema]) -> Parsed:
     """Take the blocks out of a message; values become what the tool's schema says they are."""
-    calls = [_call(block, schemas) for block in _BLOCK.findall(text)]
-    return Parsed(_BLOCK.sub("", text).strip() if calls else text, calls)
+    return parse_blocks(text, lambda block: [_call(block, schemas)])
 
 
 def _call(block: str, schemas: list[Schema]) -> ToolCall:
