@@ -167,10 +167,6 @@ class AsyncRolloutLoop:
     async def close(self) -> None:
         """Release what `setup` opened; also runs after a failure."""
 
-    def render(self, prompt: list[Message]) -> list[int]:
-        """Token ids of a conversation with the generation prompt, without tools."""
-        return self.chat.render(prompt)
-
     def is_terminated(self, rollout: Rollout) -> bool:
         """Whether the last turn ended with an end-of-sequence token rather than being cut."""
         last = rollout.turns[-1].output_ids if rollout.turns else []

@@ -127,7 +127,7 @@ def test_any_end_token_at_the_end_of_the_last_turn_terminates() -> None:
 @pytest.mark.parametrize("keywords", [{"chat_template": "{{ greeting }}", "greeting": "hi"}, '{"chat_template": "hi"}'])
 def test_keywords_reach_the_chat_template(keywords: dict[str, Any] | str) -> None:
     async def play(loop: AsyncRolloutLoop) -> None:
-        assert loop.tokenizer.decode(loop.render(PROMPT)) == "hi"
+        assert loop.tokenizer.decode(loop.chat.render(PROMPT)) == "hi"
 
     with ScriptedServer() as server:
         scene(server, play, chat_template_kwargs=keywords)
