@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agrpo.errors import BadInput, RequestRefused
+from agrpo.errors import RequestRefused
 from agrpo.records import Message, Rollout, TurnRecord
 from agrpo.rollout.conversation import ChatFormat, Conversation
 from agrpo.rollout.loop import AsyncRolloutLoop, RolloutPlace, rollout_place
@@ -49,21 +49,6 @@ DEEPSEEK_CALL = (
     + DEEPSEEK_MARKS["/CALLS"]
 )
 CALLS = [{"type": "function", "function": {"name": "multiply", "arguments": {"a": 2, "b": 3}}}]
-OWN_CALL = '@call{"name": "multiply", "arguments": {"a": 2, "b": 3}}@end'
-OWN_PARSING = {
-    "defaults": {"role": "assistant"},
-    "start_anchor": "<|im_start|>assistant\n",
-    "fields": {
-        "content": {"close": ["<|im_end|>"]},
-        "tool_calls": {
-            "open": "@call",
-            "close": "@end",
-            "repeats": True,
-            "content": "json",
-            "transform": {"type": "function", "function": "{content}"},
-        },
-    },
-}
 ANSWER = {"role": "tool", "name": "multiply", "content": "6"}
 
 
@@ -267,24 +252,6 @@ def test_a_turn_cut_by_its_length_ends_the_rollout() -> None:
     assert len(rollout.turns) == 1 and rollout.tool_call_count == 0
 
 
-@pytest.mark.parametrize("response_template", [None, OWN_PARSING])
-def test_a_conversation_that_outgrows_the_server_ends_as_truncated(response_template: Any) -> None:
-    def book() -> str:
-        """Read a book."""
-        return "x" * 600
-
-    call = HERMES_CALL if response_template is None else OWN_CALL
-    world = World(QWEN25, call.replace("multiply", "book").replace('"a": 2, "b": 3', ""), max_model_len=800)
-    world.tokenizer.response_template = response_template
-    rollout = world.roll(book)
-    assert len(world.server.requests) == 1
-    assert [turn.finish_reason for turn in rollout.turns] == ["stop", "length"]
-    assert rollout.turns[1].output_ids == [] and rollout.completion[-1]["role"] == "tool"
-    (sample,) = build_sequences(rollout.turns)
-    assert sample.num_trained == len(rollout.turns[0].output_ids)
-    assert sample.num_tokens <= 800
-
-
 def test_without_tools_markup_is_only_text() -> None:
     rollout = World(QWEN25, HERMES_CALL).roll()
     assert rollout.completion == [{"role": "assistant", "content": HERMES_CALL}] and len(rollout.turns) == 1
@@ -342,48 +309,3 @@ def test_a_template_that_drops_reasoning_forks_and_trains_every_token_once() -> 
     turns = [first, second]
     assert len(build_sequences(turns)) == 2 and drift_tokens(turns)[0] > len(said) - 3
     assert terms(turns) == expected(turns)
-
-
-@pytest.mark.parametrize(
-    ("body", "error"),
-    [
-        ("{nonsense", "the message cannot be read: json parser could not"),
-        ("[" * 2_000, "the message cannot be read: maximum recursion depth exceeded"),
-        ('{"arguments": {}}', 'a call is a JSON object with "name"'),
-        ("[1]", 'a call is a JSON object with "name"'),
-        ("null", 'a call is a JSON object with "name"'),
-        ('{"name": "multiply", "arguments": [2, 3]}', "the arguments are a JSON object, not list"),
-    ],
-    ids=["nonsense", "deep", "nameless", "list", "null", "arguments"],
-)
-def test_the_tokenizers_own_response_parsing_is_preferred(body: str, error: str) -> None:
-    """Fault 24."""
-    world = World(QWEN25, f"Hm. {OWN_CALL}", f"@call{body}@end", "6", max_model_len=8192)
-    world.tokenizer.response_template = OWN_PARSING
-    rollout = world.roll(multiply)
-    assert rollout.completion[0] == {"role": "assistant", "content": "Hm.", "tool_calls": CALLS}
-    assert rollout.completion[3]["content"].startswith(f"Error: {error}")
-    assert rollout.completion[4] == {"role": "assistant", "content": "6"}
-    assert drift_tokens(rollout.turns) == [0, 0]
-
-
-def test_a_response_template_may_ask_for_what_an_empty_message_lacks() -> None:
-    world = World(QWEN25, OWN_CALL, "6")
-    fields = {**OWN_PARSING["fields"], "content": {"close": ["<|im_end|>"], "optional": False}}  # type: ignore[dict-item]
-    world.tokenizer.response_template = {**OWN_PARSING, "fields": fields}
-    rollout = world.roll(multiply)
-    assert rollout.completion[1]["content"].startswith("Error: the message cannot be read: Required")
-    assert rollout.completion[2] == {"role": "assistant", "content": "6"}
-
-
-def test_the_tokenizers_own_parsing_reads_no_calls_that_we_describe() -> None:
-    world = World(SMOLLM, HERMES_CALL, "6")
-    world.tokenizer.response_template = OWN_PARSING
-    assert world.roll(multiply).tool_call_count == 1
-
-
-def test_a_response_template_that_cannot_be_used_is_refused() -> None:
-    world = World(QWEN25, "6")
-    world.tokenizer.response_template = {"fields": {}}
-    with pytest.raises(BadInput, match=r"response_template of the tokenizer cannot be used: .*non-empty"):
-        world.roll(multiply)
