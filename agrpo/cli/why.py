@@ -24,8 +24,7 @@ def print_diagnoses(store_url: str | None, run_id: str, as_json: bool) -> None:
         return
     table = Table(box=None, show_header=False, pad_edge=False)
     for diagnosis in found:
-        says = diagnosis.says.replace("agrpo rollouts RUN", f"agrpo rollouts {run_id}")
-        table.add_row(Text(diagnosis.level, style=_STYLES[diagnosis.level]), diagnosis.topic, Text(says))
+        table.add_row(Text(diagnosis.level, style=_STYLES[diagnosis.level]), diagnosis.topic, Text(diagnosis.says))
     Console().print(table if found else f"{run_id} has logged no step yet: there is nothing to diagnose")
 
 
@@ -54,4 +53,6 @@ def _numbers(store: Store, run_id: str) -> list[Diagnosis]:
         max_concurrent_rollouts=int(given["max_concurrent_rollouts"]),
         reward_range=conversations.reward_range(store, run_id),
     )
-    return diagnose([values for _, values in metrics.series(store, run_id)], told)
+    found = diagnose([values for _, values in metrics.series(store, run_id)], told)
+    look = command(f"rollouts {run_id}", store.url)
+    return [dataclasses.replace(one, says=one.says.replace("agrpo rollouts RUN", look)) for one in found]

@@ -12,7 +12,7 @@ from pathlib import Path
 import xxhash
 
 from agrpo.errors import Outage, StoreError
-from agrpo.store import Attempt, checkpoints, runs, steps
+from agrpo.store import Attempt, checkpoints, command, runs, steps
 from agrpo.store.checkpoints import CheckpointRow
 
 MARKER = "complete.json"
@@ -101,9 +101,10 @@ class CheckpointShelf:
         run = runs.get_run(self._attempt.store, self._attempt.run_id)
         if run.forked_step is not None and choice.step < run.forked_step:
             found = "; ".join(choice.skipped) or "no store names it"
+            again = f"fork {run.forked_from} --step {run.forked_step} --name NEW"
             raise StoreError(
                 f"checkpoint {run.forked_step}, with which run {run.run_id!r} begins, cannot be used ({found}): put "
-                f"its files back, or fork again: agrpo fork {run.forked_from} --step {run.forked_step} --name NEW"
+                f"its files back, or fork again: {command(again, self._attempt.store.url)}"
             )
 
     def rotate(self, limit: int | None) -> None:

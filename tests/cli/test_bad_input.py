@@ -53,6 +53,7 @@ CASES = {
     "wrong value": (["trainer.num_generations=1"], "trainer.num_generations: 1 will not do"),
     "absent GPU": (["trainer.gpus=[7]"], "asks for GPU 7, this machine has"),
     "ports are ours": (["servers.args=[--port=8000]"], "--port=8000 is chosen by agrpo"),
+    "no folder": (["output=run.yaml"], "output: run.yaml/x cannot be written (Not a directory)"),
     "read-only store": (["store.url=sqlite:////proc/agrpo/agrpo.db"], "cannot be written"),
     "no database": (["store.url=mysql://here/agrpo"], "only sqlite and postgresql can hold runs"),
 }

@@ -50,6 +50,16 @@ def test_no_rollout_and_no_run_are_told_apart(attempt: Attempt, capsys: pytest.C
         print_rollouts(attempt.store.url, "smal")
 
 
+def test_why_leads_to_the_rollouts_of_this_run_in_this_store(
+    attempt: Attempt, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in range(5, 40):  # most groups score the same, between the worst and the best reward
+        metrics.log(attempt, step, {"reward": 0.5, "reward_dropped": 0.5, "frac_reward_zero_std": 0.9})
+    print_diagnoses(attempt.store.url, "small", as_json=True)
+    said = {one["topic"]: one["says"] for one in json.loads(capsys.readouterr().out)}
+    assert said["learning"].endswith(f"agrpo rollouts small --store {attempt.store.url} --status dropped")
+
+
 def test_why_names_the_waiting_side_and_what_died(attempt: Attempt, capsys: pytest.CaptureFixture[str]) -> None:
     print_diagnoses(attempt.store.url, "small", as_json=True)
     said = {one["topic"]: one["says"] for one in json.loads(capsys.readouterr().out)}
