@@ -98,9 +98,8 @@ class AsyncGRPOTrainer(StoreTrainer):
             done = self.train_in(work)
         self.stop.pass_on()
         if self.stop.requested:
-            print(
-                f"run {attempt.run_id} is stopped at step {done.global_step}; train(resume_from_checkpoint=True) goes on"
-            )
+            step = self.state.global_step
+            print(f"run {attempt.run_id} is stopped at step {step}: train(resume_from_checkpoint=True) goes on")
         return done
 
     def _follow(self) -> TrainOutput:
