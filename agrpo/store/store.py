@@ -66,11 +66,13 @@ class Store:
         if backend == "sqlite":
             engine = sqlite.open_engine(parsed, create, dumps)
         elif backend == "postgresql":
+            own = parsed.normalized_query.get("options", ())  # of the URL, which connect_args would replace
+            timeout = f"-c idle_in_transaction_session_timeout={FROZEN_AFTER_S * 1000}"
             engine = create_engine(
                 parsed.set(drivername="postgresql+psycopg"),
                 pool_pre_ping=True,
                 json_serializer=dumps,
-                connect_args={"options": f"-c idle_in_transaction_session_timeout={FROZEN_AFTER_S * 1000}"},
+                connect_args={"options": " ".join((*own, timeout))},
             )
         else:
             raise StoreError(f"store URL names {backend!r}: only sqlite and postgresql can hold runs")

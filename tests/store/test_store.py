@@ -55,6 +55,15 @@ def test_a_newer_schema_is_refused(databases, backend):
         runs.list_runs(store)
 
 
+@pytest.mark.parametrize("backend", ["postgresql"])
+def test_the_options_of_a_url_are_kept_beside_our_own(url, backend):
+    store = Store.open(f"{url}?options=-csearch_path%3Dagrpo%2Cpublic")
+    with store.read() as connection:
+        assert connection.execute(text("SHOW search_path")).scalar() == "agrpo,public"
+        assert connection.execute(text("SHOW idle_in_transaction_session_timeout")).scalar() == "30s"
+    store.close()
+
+
 def test_migrating_again_keeps_the_rows(store):
     runs.create_run(store, "kept", {}, "hash", "runs/kept")
     store.migrate()
