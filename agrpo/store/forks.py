@@ -38,6 +38,8 @@ def fork(
     if runs.find_run(store, run_id) is not None:
         raise StatusConflict(f"run {run_id!r} exists already: choose another name")
     with store.write() as connection:
+        # The parent's own processes wait: one of them may be pruning what is about to be shared.
+        connection.execute(select(schema.runs.c.run_id).where(schema.runs.c.run_id == parent_id).with_for_update())
         finished_at = _finished_at(connection, parent_id, step)
         head = {"config": config, "config_hash": config_hash, "run_dir": run_dir, "max_attempts": 20}
         start = {"token": 0, "policy_version": -1, "next_prompt_index": 0, "last_ready_order": 0}

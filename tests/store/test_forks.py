@@ -1,5 +1,7 @@
 """A run that shares another one's first steps."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from agrpo.errors import BadInput, StatusConflict
@@ -34,6 +36,15 @@ def fork(parent, step, name="fork"):
     checkpoint = ("runs/fork/checkpoint", "digest") if step else None
     forks.fork(parent.store, parent.run_id, step, name, {"name": name}, "hash", "runs/fork", checkpoint)
     return leases.acquire(parent.store, name, DEAD)
+
+
+def test_it_waits_for_a_write_of_the_parent_which_may_be_pruning(parent):
+    with ThreadPoolExecutor(1) as pool:
+        with parent.write():
+            forking = pool.submit(fork, parent, 1)
+            with pytest.raises(TimeoutError):
+                forking.result(timeout=0.5)
+        assert forking.result(timeout=10).run_id == "fork"
 
 
 def test_it_stands_where_the_parent_stood(parent):
