@@ -26,6 +26,12 @@ STEPS = {
         AND ours.micro_batch = theirs.micro_batch AND ours.rank = theirs.rank AND ours.position = theirs.position
         AND ours.sample_id = theirs.sample_id WHERE r.run_id = :run AND ours.step IS NULL""",
     ),
+    "foreign_sample": (
+        "a step that is this run's own holds a sample of another one",
+        """SELECT m.step, m.sample_id, s.run_id AS sample_of FROM step_samples m JOIN samples s ON s.id = m.sample_id
+        JOIN runs r ON r.run_id = m.run_id
+        WHERE m.run_id = :run AND s.run_id <> m.run_id AND m.step > coalesce(r.forked_step, 0)""",
+    ),
     "step_gap": (
         "a step is missing before this one",
         """SELECT step, before_it FROM
@@ -33,9 +39,10 @@ STEPS = {
         WHERE step <> before_it + 1""",
     ),
     "unfinished_step": (
-        "a step was never finished although a later one was recorded",
+        "a step was never finished although a later one was recorded, or the run is finished",
         """SELECT step FROM steps WHERE run_id = :run AND (finished_at IS NULL OR weight_digest IS NULL)
-        AND step < (SELECT max(step) FROM steps WHERE run_id = :run)""",
+        AND (step < (SELECT max(step) FROM steps WHERE run_id = :run)
+        OR (SELECT status FROM runs WHERE run_id = :run) = 'finished')""",
     ),
     "version_gap": (
         "a policy version is missing before this one, or is older than the step before",
@@ -43,6 +50,11 @@ STEPS = {
         (SELECT version, step, lag(version, 1, -1) OVER (ORDER BY version) AS before_it,
         lag(step, 1, 0) OVER (ORDER BY version) AS step_before FROM policies WHERE run_id = :run) AS follows
         WHERE version <> before_it + 1 OR step < step_before""",
+    ),
+    "policy_step": (
+        "a policy version was made by a step that is not there",
+        """SELECT p.version, p.step FROM policies p LEFT JOIN steps s ON s.run_id = p.run_id AND s.step = p.step
+        WHERE p.run_id = :run AND p.step > 0 AND s.step IS NULL""",
     ),
     "published_weights": (
         "a policy version is not the weights that its step made, and no replay has made others",

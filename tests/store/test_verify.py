@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from agrpo.store import drafts, forks, groups, policies, runs, samples, steps
+from agrpo.store import drafts, forks, groups, leases, policies, runs, samples, steps
 from agrpo.store.verify import verify
 from tests.worlds.small_groups import (
+    DEAD,
     generate,
     group,
     name_checkpoint,
@@ -92,6 +93,8 @@ DAMAGE = [
     ("UPDATE turns SET num_shared = 1 WHERE turn = 1 AND member = 0", {"payload"}),
     ("UPDATE turns SET turn = 2 WHERE turn = 1 AND member = 0", {"payload"}),
     ("UPDATE policies SET digest = 'others' WHERE version = 1", {"published_weights"}),
+    ("UPDATE policies SET step = 3 WHERE version = 2", {"policy_step"}),
+    ("UPDATE steps SET finished_at = NULL WHERE step = 2", set()),
 ]  # fmt: skip
 
 
@@ -102,6 +105,26 @@ def test_damage_is_found(trained, statement, expected):
     found = verify(trained.store, trained.run_id)
     assert {problem.check for problem in found.problems} == expected
     assert all(problem.row and problem.says for problem in found.problems)
+
+
+def test_the_last_step_of_a_finished_run_is_finished(trained):
+    with trained.store.write() as connection:
+        connection.execute(text("UPDATE runs SET status = 'finished'"))
+        connection.execute(text("UPDATE steps SET finished_at = NULL WHERE step = 2"))
+    (problem,) = verify(trained.store, trained.run_id).problems
+    assert (problem.check, problem.row) == ("unfinished_step", {"step": 2})
+
+
+def test_a_step_after_the_fork_with_a_sample_of_the_other_run_is_found(trained):
+    store = trained.store
+    forks.fork(store, trained.run_id, 1, "fork", {"name": "fork"}, "hash", "d", ("checkpoint-1", "digest"))
+    assert verify(store, "fork").problems == []
+    steps.record(leases.acquire(store, "fork", DEAD), 2, [], 0)
+    with store.write() as connection:
+        taken = "SELECT 'fork', step, micro_batch, rank, position, sample_id FROM step_samples"
+        columns = "run_id, step, micro_batch, rank, position, sample_id"
+        connection.execute(text(f"INSERT INTO step_samples ({columns}) {taken} WHERE run_id = 'small' AND step = 2"))
+    assert {problem.check for problem in verify(store, "fork").problems} == {"foreign_sample"}
 
 
 def test_weights_that_a_replay_made_anew_are_no_damage(trained):
