@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agrpo.errors import BadInput, LeaseHeld, StatusConflict
+from agrpo.errors import AgrpoError, BadInput, LeaseHeld, StatusConflict
 from agrpo.launch.spawned import leave_reimported_script
 from agrpo.store import Attempt, Store, events, leases, renewal, runs
 from agrpo.store.host import same_boot
@@ -48,22 +48,28 @@ def attach(
     """
     leave_reimported_script()
     run = _find_or_create(store, run_id, config, config_hash, run_dir)
-    changed = refuse_other_settings(store, run, config, config_hash, reading)
+    refuse_other_settings(store, run, config, config_hash, reading)
     if run.status == "finished":
         return Attached(None, runs.summary(store, run_id))
     if max_attempts is not None:
         runs.allow_attempts(store, run_id, max_attempts)
     attempt = _acquire(store, run_id, lease_ttl_s, flow_run_id, wait_s)
-    before = runs.get_run(store, run_id)
-    if before.status == "finished":  # by the holder that we waited for
-        leases.release(attempt, "finished")
-        return Attached(None, runs.summary(store, run_id))
-    if changed:
-        renewal.renew_settings(attempt, config, config_hash, str(run_dir.absolute()), changed)
-    elif before.config != config:  # limits and evaluations may change at any time; the processes read them here
-        runs.set_config(attempt, config, config_hash)
-    runs.set_status(attempt, "running")
-    events.add(attempt, "attached", _why_it_begins(attempt, before.error), step=run.step)
+    try:
+        before = runs.get_run(store, run_id)  # the holder that we waited for may have done anything
+        if before.status == "finished":
+            leases.release(attempt, "finished")
+            return Attached(None, runs.summary(store, run_id))
+        changed = refuse_other_settings(store, before, config, config_hash, reading)
+        if changed:
+            renewal.renew_settings(attempt, config, config_hash, str(run_dir.absolute()), changed)
+        elif before.config != config:  # limits and evaluations may change at any time; the processes read them here
+            runs.set_config(attempt, config, config_hash)
+        events.add(attempt, "attached", _why_it_begins(attempt, before.error), step=before.step)
+        runs.set_status(attempt, "running")
+    except BaseException:
+        with contextlib.suppress(AgrpoError):  # the error in hand says more
+            leases.release(attempt, "stopped")
+        raise
     return Attached(attempt, None)
 
 

@@ -1,5 +1,7 @@
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -13,7 +15,11 @@ CONFIG = {"model": {"path": "tiny"}, "trainer": {"learning_rate": 1e-6, "max_ste
 
 
 def begin(store: Store, tmp_path: Path) -> Attempt:
-    attempt = attach(store, "r1", CONFIG, "hash", tmp_path).attempt
+    return begin_as(store, tmp_path, CONFIG, "hash")
+
+
+def begin_as(store: Store, tmp_path: Path, config: dict[str, Any], config_hash: str) -> Attempt:
+    attempt = attach(store, "r1", config, config_hash, tmp_path).attempt
     assert attempt is not None
     return attempt
 
@@ -97,6 +103,23 @@ def test_settings_that_decide_nothing_are_replaced(store: Store, tmp_path: Path)
     leases.release(first.attempt, "stopped")
     assert attach(store, "r", {"seed": 1, "limits": 4}, "hash", tmp_path).attempt is not None
     assert runs.get_run(store, "r").config == {"seed": 1, "limits": 4}
+
+
+def test_settings_are_compared_with_what_the_holder_that_was_waited_for_has_left(store: Store, tmp_path: Path) -> None:
+    """It renewed them, as the run had no step yet, and then made one."""
+    runs.create_run(store, "r1", CONFIG, "hash", str(tmp_path))
+    other = leases.acquire(store, "r1", Holder("elsewhere", 1, 1, "another boot"), ttl_s=60.0)
+    with ThreadPoolExecutor(1) as pool:
+        attaching = pool.submit(attach, store, "r1", {"seed": 2}, "new hash", tmp_path)
+        with pytest.raises(TimeoutError):
+            attaching.result(timeout=0.7)  # it has compared, and waits
+        runs.set_config(other, {"seed": 1}, "its hash")
+        steps.record(other, 1, [], 0)
+        leases.release(other, "stopped")
+        with pytest.raises(BadInput, match="seed: 1 then, 2 now"):
+            attaching.result(timeout=10)
+    assert begin_as(store, tmp_path, {"seed": 1}, "its hash").token == 3  # what could not begin gave the run back
+    assert len([one for one in leases.attempts(store, "r1") if one.outcome == "failed"]) == 0
 
 
 def test_a_run_that_somebody_runs_is_refused_at_once(store: Store, tmp_path: Path) -> None:
