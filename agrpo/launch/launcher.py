@@ -206,10 +206,10 @@ class Launcher:
             if record.url is None or healthy is None or not healthy(record.url):
                 process.let_go()
                 return False
-            processes.adopt(self.attempt, record.id)
-        message = f"{spec.name} of attempt {record.token} at {record.url} is healthy and serves on"
-        events.add(self.attempt, "adopted", message, process_id=record.id, pid=record.pid)
-        self._mark_servers(record.id, "healthy")
+            message = f"{spec.name} of attempt {record.token} at {record.url} is healthy and serves on"
+            events.add(self.attempt, "adopted", message, process_id=record.id, pid=record.pid)
+            self._mark_servers(record.id, "healthy")
+            processes.adopt(self.attempt, record.id)  # last: what fails before can be done again
         with self._changed:
             adopted = replace(spec, log_path=Path(record.log_path))
             self._children.append(Tracked(adopted, process, record.id, record.url))
@@ -232,7 +232,9 @@ class Launcher:
             return self._plan_restart(child, in_a_row, reason, code)
         error = why_over(child, code, reason, self._has_answered(child))
         if child.spec.optional:
-            events.add(self.attempt, "given_up", f"the run goes on without it: {error}")
+            first = str(error).partition("\n")[0].rstrip(":")
+            message = f"the run goes on without {child.spec.name}: {first}"
+            events.add(self.attempt, "given_up", message, log=last_lines(child.spec.log_path))
         child.enter("failed")
         if not child.spec.optional:
             raise error

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
+from agrpo.errors import Outage
 from agrpo.launch import adopt
 from agrpo.launch.attach import attach
 from agrpo.launch.launcher import Launcher
@@ -166,6 +168,25 @@ def test_only_the_same_server_fits(store: Store, attempt: Attempt, tmp_path: Pat
     records = processes.all(store, "r1")
     assert [adopt.fits(record, server) for record in records] == [True, False, False, False]
     assert not any(adopt.fits(record, worker) for record in records)
+
+
+def test_an_adoption_that_the_store_refuses_can_be_tried_again(launch: Launch, store: Store, tmp_path: Path) -> None:
+    first = launch()
+    first.kill()
+    attempt = attach(store, "r1", {"seed": 1}, "hash", tmp_path).attempt
+    assert attempt is not None
+    server, _ = specs(GRACE_S, "tiny model")
+    no_room = "BEFORE INSERT ON run_events BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"
+    with Launcher(attempt, tmp_path, healthy=lambda url: True) as launcher:
+        with store.write() as connection:
+            connection.execute(text(f"CREATE TRIGGER no_room {no_room}"))
+        with pytest.raises(Outage, match="has no room left"):
+            launcher.adopt(server)
+        assert launcher.children() == []
+        with store.write() as connection:
+            connection.execute(text("DROP TRIGGER no_room"))
+        assert launcher.adopt(server)
+        assert [child.pid for child in launcher.children()] == [first.server]
 
 
 def test_there_is_nothing_to_adopt_in_a_new_run(launcher: Launcher) -> None:
