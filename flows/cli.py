@@ -13,7 +13,7 @@ from agrpo.cli.show import print_run
 from agrpo.cli.stores import opened
 from agrpo.errors import AgrpoError, BadInput
 from agrpo.launch.exits import BAD_INPUT, FAILED
-from agrpo.store import command, leases
+from agrpo.store import command
 from agrpo.store import runs as stored_runs
 from flows.judging import JUDGING
 from flows.looking import LOOKING
@@ -78,10 +78,11 @@ def resume(run: str, *, accept_new_data: Switch = False, store: StoreUrl = None,
     with opened(store) as opened_store:
         opened_store.migrate()
         go_on = command(f"resume {run}", opened_store.url)
-        settings = settings_of(stored_runs.get_run(opened_store, run))
-        if accept_new_data:
-            leases.refuse_held(opened_store, run)  # whose prompts are known by their place in the old data
+        stored = stored_runs.get_run(opened_store, run)
+        if accept_new_data:  # of a script's run, too, which only the script goes on with
             stored_runs.accept_data(opened_store, run)
+            print(f"run {run} takes the data set that it finds next", file=sys.stderr)
+        settings = settings_of(stored)
         # It wins over every other place, here and in the processes of the run.
         os.environ["AGRPO_DATABASE_URL"] = opened_store.url
     return _run(settings, as_json, go_on)

@@ -76,8 +76,13 @@ def acquire(
 def refuse_held(store: Store, run_id: str) -> None:
     """Raise LeaseHeld while somebody who is alive has the run."""
     with store.write() as connection:
-        token, _ = _lock(connection, run_id)
-        _check_free(connection, run_id, token, None)
+        lock_free(connection, run_id)
+
+
+def lock_free(connection: Connection, run_id: str) -> None:
+    """Keep everybody from taking a run until the transaction ends. Raises LeaseHeld while somebody has it."""
+    token, _ = _lock(connection, run_id)
+    _check_free(connection, run_id, token, None)
 
 
 def renew(attempt: Attempt, ttl_s: float = 30.0) -> None:

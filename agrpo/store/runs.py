@@ -174,8 +174,12 @@ def check_data(attempt: Attempt, fingerprint: str) -> None:
 
 
 def accept_data(store: Store, run_id: str) -> None:
-    """Let the run go on with whatever data set it finds next; what it knows of the old one's stream is void."""
+    """Let the run go on with whatever data set it finds next; what it knows of the old one's stream is void.
+
+    Raises LeaseHeld while somebody runs it, whose prompts are known by their place in the old data.
+    """
     with store.write() as connection:
+        leases.lock_free(connection, run_id)
         _update(connection, run_id, data_fingerprint=None)
         streams.forget(connection, run_id)
 

@@ -6,7 +6,7 @@ import pytest
 
 import flows.cli
 from agrpo.launch import exits
-from agrpo.store import groups, runs, streams
+from agrpo.store import groups, leases, runs, streams
 from agrpo.store.streams import StreamPosition
 from tests.rollout.run_world import Varied, finished
 from tests.rollout.test_worker import run_file_world, start
@@ -28,7 +28,8 @@ def test_changed_data_is_refused_until_a_person_accepts_it(tmp_path: Path, monke
         (line,) = [line for line in said.decode().splitlines() if line.startswith(exits.REFUSAL)]
         assert "9 rows, of before then, 8 rows" in line and line.endswith("agrpo resume run --accept-new-data")
 
-        monkeypatch.setattr(flows.cli, "_run", lambda settings, as_json: 0)
+        leases.release(world.attempt, "stopped")  # while somebody runs it, nothing is accepted
+        monkeypatch.setattr(flows.cli, "_run", lambda settings, as_json, go_on: 0)
         assert flows.cli.resume("run", accept_new_data=True, store=world.url) == 0
         assert streams.positions(world.store, "run") == []
         accepted = start(world)

@@ -15,6 +15,7 @@ from agrpo import runfile
 from agrpo.store import Attempt, Store, leases, runs, steps
 from agrpo.store.store import VERSION_TABLE
 from tests.worlds.prefect_answers import prefect_answering
+from tests.worlds.small_groups import DEAD
 from tests.worlds.tiny_run import AGRPO
 
 MODULE = """
@@ -112,6 +113,17 @@ def test_new_data_is_not_accepted_for_a_run_that_somebody_runs(folder: Path, att
     assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
     assert "is held by process" in ended.stderr
     assert runs.get_run(attempt.store, "x").data_fingerprint == "fingerprint"
+
+
+def test_new_data_of_a_scripts_run_is_accepted_for_the_script_to_go_on(folder: Path, attempt: Attempt) -> None:
+    store = attempt.store
+    runs.create_run(store, "train-1", {"model": "m"}, "hash", str(folder))
+    runs.check_data(leases.acquire(store, "train-1", DEAD), "fingerprint")
+    ended = agrpo(folder, "resume", "train-1", "--store", store.url, "--accept-new-data")
+    accepted, advice = ended.stderr.splitlines()
+    assert accepted == "run train-1 takes the data set that it finds next"
+    assert advice.endswith("let the script call train(resume_from_checkpoint=True)")
+    assert runs.get_run(store, "train-1").data_fingerprint is None
 
 
 def test_a_prefect_server_that_is_away_is_one_line(folder: Path) -> None:

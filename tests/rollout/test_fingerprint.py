@@ -6,7 +6,7 @@ from datasets import Dataset, IterableDataset
 from agrpo.errors import BadInput
 from agrpo.rollout import fingerprint as of_data
 from agrpo.rollout.fingerprint import NUM_ROWS_OF_SAMPLE, fingerprint
-from agrpo.store import Store, runs
+from agrpo.store import Store, leases, runs
 from tests.rollout.run_world import RunWorld, rows
 from tests.worlds.scripted_server import ScriptedServer
 from tests.worlds.small_groups import start_run
@@ -69,6 +69,7 @@ def test_a_run_refuses_other_data_until_it_is_told_to_go_on(tmp_path):
         world.run(world.spec(rows(4)), lambda: len(server.requests) >= 2)
         with pytest.raises(BadInput, match=r"4 rows, .* then, 5 rows, .* now.*agrpo resume run --accept-new-data"):
             world.run(world.spec(rows(5)), lambda: False)
+        leases.release(world.attempt, "stopped")  # while somebody runs it, nothing is accepted
         runs.accept_data(world.store, "run")
         seen = len(server.requests)
         world.run(world.spec(rows(5)), lambda: len(server.requests) > seen)
