@@ -57,7 +57,7 @@ def test_a_fork_goes_on_from_a_step_without_a_checkpoint(run: KillRun, monkeypat
     begin, end = run.step() - 2, run.step() + 1
     changes = [f"trainer.max_steps={end}", "trainer.learning_rate=2e-3", "trainer.save_total_limit=3"]
     said = fork_run(run.store_url, NAME, begin, "fork", changes)
-    assert said.endswith("agrpo resume fork")
+    assert said.endswith(f"agrpo resume fork --store {run.store_url}")
     run.start("fork")
     run.wait("the fork's end", run.ended)
     assert runs.get_run(run.store, "fork").step == end, run.log()
