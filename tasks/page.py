@@ -1,11 +1,13 @@
 """The page on a run in Prefect's UI: plot, last numbers, processes, and why anything was begun again."""
 
 import base64
+from collections.abc import Sequence
 
-from agrpo.cli.numbers import duration, number
+from agrpo.cli.numbers import duration, evaluation_line, number
 from agrpo.cli.progress import Progress
 from agrpo.plotting.drawing import draw
 from agrpo.plotting.history import History, Mark
+from agrpo.store.evaluations import Evaluation
 
 _WATCHED = (
     "reward",
@@ -16,6 +18,7 @@ _WATCHED = (
     "perf/wall_clock_trained_tokens_per_s",
 )
 _LAST_RESTARTS = 10
+_LAST_EVALUATIONS = 10
 
 
 def picture(history: History) -> str:
@@ -23,12 +26,15 @@ def picture(history: History) -> str:
     return f"![plot](data:image/png;base64,{base64.b64encode(draw([history], 'png')).decode()})"
 
 
-def markdown(progress: Progress, marks: list[Mark], plot: str = "") -> str:
-    """The run on one page: where it stands, its last numbers, its processes, its restarts."""
+def markdown(progress: Progress, marks: list[Mark], plot: str = "", evaluated: Sequence[Evaluation] = ()) -> str:
+    """The run on one page: where it stands, its last numbers and evaluations, its processes, its restarts."""
     total = f" of {progress.num_steps}" if progress.num_steps else ""
     lines = [f"# {progress.run_id}: {progress.phase}", "", f"step {progress.step}{total}, {duration(progress.wall_s)}"]
     lines += ["", plot, "", "| metric | last |", "|---|---|"]
     lines += [f"| {name} | {number(progress.last[name], 3)} |" for name in _WATCHED if name in progress.last]
+    if evaluated:
+        lines += ["", "| evaluated, with 95 % intervals |", "|---|"]
+        lines += [f"| {evaluation_line(one)} |" for one in evaluated[-_LAST_EVALUATIONS:]]
     lines += ["", "| process | state | doing |", "|---|---|---|"]
     doing = progress.waits_for
     lines += [f"| {name} | {state} | {doing.get(name, '')} |" for name, state in progress.processes.items()]

@@ -27,7 +27,7 @@ from agrpo.errors import AgrpoError
 from agrpo.plotting.history import read_history, read_marks
 from agrpo.plotting.page import page
 from agrpo.session.session import Session
-from agrpo.store import events, leases, runs
+from agrpo.store import evaluations, events, leases, runs
 from tasks.page import markdown, picture
 
 _EVERY_S = 5.0
@@ -35,7 +35,10 @@ _PLOT_EVERY_S = 30.0
 _LAST_REPORT_S = 10.0
 _REPORTS_UNTIL_NAMED = 3
 """Prefect's engine names a run that begins again, too, and that may come after us."""
-_WORTH_A_LINE = {"restart", "adopted", "hung", "server_lost_weights", "environment_changed", "checkpoint_skipped"}
+_WORTH_A_LINE = {
+    *("restart", "given_up", "adopted", "hung"),
+    *("server_lost_weights", "environment_changed", "checkpoint_skipped"),
+}
 _STOPS = {StateType.CANCELLING, StateType.CANCELLED}
 
 
@@ -104,11 +107,13 @@ class _Reporter:
             self._name()
 
     def _put_page(self, progress: Progress) -> None:
-        text = markdown(progress, read_marks(self._attempt.store, self._attempt.run_id), self._plot)
+        store, run_id = self._attempt.store, self._attempt.run_id
+        text = markdown(progress, read_marks(store, run_id), self._plot, evaluations.of_run(store, run_id))
         self._put("run", text, lambda key: create_markdown_artifact(text, key, f"run {progress.run_id}"))
 
     def _plot_is_due(self, step: int, over: bool) -> bool:
-        return step > self._plot_step and (over or time.monotonic() - self._plot_at > _PLOT_EVERY_S)
+        """At the end in any case: the last evaluation may have come behind the last step."""
+        return over or (step > self._plot_step and time.monotonic() - self._plot_at > _PLOT_EVERY_S)
 
     def _draw(self, step: int) -> None:
         history = read_history(self._attempt.store, self._attempt.run_id)

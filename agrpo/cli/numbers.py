@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+from agrpo.store.evaluations import Evaluation
+
 
 def number(value: float | None, digits: int = 2) -> str:
     """A number, or a dash where there is none."""
@@ -25,3 +27,9 @@ def estimates(values: dict[str, Any] | None) -> list[tuple[str, str, str, str]]:
     return [
         (name, number(value["value"], 4), number(value["low"], 4), number(value["high"], 4)) for name, value in found
     ]
+
+
+def evaluation_line(found: Evaluation) -> str:
+    """An evaluation in one line, such as "step 50, 64 prompts: reward 0.6200 (0.5500 to 0.6900)"."""
+    shown = ", ".join(f"{name} {value} ({low} to {high})" for name, value, low, high in estimates(found.values))
+    return f"step {found.step}, {(found.values or {}).get('num_prompts', 0)} prompts: {shown}"

@@ -7,25 +7,30 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agrpo.cli.numbers import duration, number
+from agrpo.cli.numbers import duration, evaluation_line, number
 from agrpo.cli.stores import opened
-from agrpo.store import events, processes, runs
+from agrpo.store import evaluations, events, processes, runs
 from agrpo.store.runs import RunSummary
 
 _LAST_EVENTS = 5
+_LAST_EVALUATIONS = 5
 
 
 def print_run(store_url: str | None, run_id: str, as_json: bool) -> None:
-    """The summary, the living processes and the last events of a run."""
+    """The summary, the last evaluations, the living processes and the last events of a run."""
     with opened(store_url) as store:
         summary = runs.summary(store, run_id)
+        evaluated = evaluations.of_run(store, run_id)
         alive = processes.live(store, run_id)
         happened = [event for event in events.events(store, run_id) if event.kind != "phase"]
     if as_json:
-        print(json.dumps(dataclasses.asdict(summary)))
+        shown = dataclasses.asdict(summary) | {"evaluations": [dataclasses.asdict(one) for one in evaluated]}
+        print(json.dumps(shown))
         return
     console = Console()
     console.print(summary_table(summary))
+    for one in evaluated[-_LAST_EVALUATIONS:]:
+        console.print(f"  evaluation: {evaluation_line(one)}", highlight=False)
     for process in alive:
         console.print(f"  alive: {process.kind} {process.index} (pid {process.pid}), log {process.log_path}")
     for event in happened[-_LAST_EVENTS:]:

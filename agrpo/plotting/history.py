@@ -1,6 +1,7 @@
 """What a plot shows of a run: its values by step, and where an attempt or a process began again."""
 
 import bisect
+from collections import Counter
 from dataclasses import dataclass
 
 from agrpo.store import Store, evaluations, events, metrics, runs
@@ -41,11 +42,17 @@ def read_marks(store: Store, run_id: str) -> list[Mark]:
 
 
 def _series(store: Store, run_id: str) -> list[tuple[int, dict[str, float]]]:
-    """Logged values, and the rewards of evaluations at their steps."""
+    """Logged values, and the rewards of evaluations at their steps, whether anything else was logged there or not.
+
+    Of several sets of prompts the one that was asked most often makes the line.
+    """
     values = dict(metrics.series(store, run_id))
-    for found in evaluations.of_run(store, run_id):
-        if found.values is not None and found.step in values:
-            values[found.step] = values[found.step] | {"evaluation/reward": float(found.values["reward"]["value"])}
+    found = evaluations.of_run(store, run_id)
+    [(tasks, _)] = Counter(one.tasks for one in found).most_common(1) or [("", 0)]
+    for one in found:
+        if one.values and one.tasks == tasks:
+            reward = float(one.values["reward"]["value"])
+            values[one.step] = values.get(one.step, {}) | {"evaluation/reward": reward}
     return sorted(values.items())
 
 

@@ -34,11 +34,19 @@ def _restarts(history: History) -> str:
 
 
 def _last_values(histories: Sequence[History]) -> str:
-    last = [history.series[-1][1] if history.series else {} for history in histories]
+    last = [_newest(history) for history in histories]
     names = sorted({name for values in last for name in values})
     heads = "".join(f"<th>{escape(history.run_id)} ({escape(history.status)})</th>" for history in histories)
     rows = []
     for name in names:
         cells = "".join(f'<td class="number">{values.get(name, float("nan")):.5g}</td>' for values in last)
         rows.append(f"<tr><td>{escape(name)}</td>{cells}</tr>")
-    return f"<table><caption>Last logged values</caption><tr><th></th>{heads}</tr>{''.join(rows)}</table>"
+    return f"<table><caption>Last values</caption><tr><th></th>{heads}</tr>{''.join(rows)}</table>"
+
+
+def _newest(history: History) -> dict[str, float]:
+    """Of each name the last value: not every step has all of them."""
+    newest: dict[str, float] = {}
+    for _, values in history.series:
+        newest |= values
+    return newest

@@ -3,15 +3,17 @@
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, insert, select, update
 
-from agrpo.records import Message
 from agrpo.store import schema
 from agrpo.store.attempt import Attempt
 from agrpo.store.sql import inserted_id
 from agrpo.store.store import Store
+
+if TYPE_CHECKING:
+    from agrpo.records import Message  # numpy, which `show` need not load
 
 _evaluations, _samples, _promotions = (
     schema.evaluations.c,
@@ -42,7 +44,7 @@ class ScoredAnswer:
 
     row_index: int
     sample: int
-    completion: list[Message]
+    completion: "list[Message]"
     rewards: dict[str, float | None]
     reward: float
 

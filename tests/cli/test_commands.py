@@ -12,7 +12,7 @@ import pytest
 from agrpo.cli.runs import print_runs
 from agrpo.cli.show import print_run
 from agrpo.errors import AgrpoError, BadInput
-from agrpo.store import Store, events, leases, metrics, runs, samples, steps
+from agrpo.store import Store, evaluations, events, leases, metrics, runs, samples, steps
 from tests.worlds.small_groups import generate, start_worker
 
 CONFIG = {"trainer": {"max_steps": 10}}
@@ -46,6 +46,17 @@ def test_show_prints_the_outcome(store: Store, capsys: pytest.CaptureFixture[str
     assert "climb (finished)" in printed
     assert "0.15 -> 0.95" in printed
     assert "worker 0 was ended by signal 9" in printed
+
+
+def test_show_tells_of_evaluations(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    number = evaluations.begin(store, "climb", 10, "weights", "tasks")
+    reward = {"value": 0.62, "low": 0.55, "high": 0.69}
+    evaluations.finish(store, number, {"num_prompts": 64, "reward": reward})
+    print_run(store.url, "climb", as_json=False)
+    assert "evaluation: step 10, 64 prompts: reward 0.6200 (0.5500 to 0.6900)" in capsys.readouterr().out
+    print_run(store.url, "climb", as_json=True)
+    [shown] = json.loads(capsys.readouterr().out)["evaluations"]
+    assert (shown["step"], shown["values"]["reward"]) == (10, reward)
 
 
 def test_show_as_json_holds_what_scripts_read(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

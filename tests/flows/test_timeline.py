@@ -7,6 +7,7 @@ from prefect.cache_policies import NO_CACHE
 
 from agrpo.cli.progress import Progress
 from agrpo.plotting.history import History, Mark
+from agrpo.store.evaluations import Evaluation
 from tasks import timeline
 from tasks.page import markdown, picture
 from tasks.timeline import shown, unless_away
@@ -53,6 +54,7 @@ def test_a_failing_stage_is_not_begun_again() -> None:
         shown(Broken(), 1)
 
 
+REWARD = {"value": 0.6, "low": 0.5, "high": 0.7}
 HISTORY = History("climb", "running", [(3, {"reward": 0.5})], [Mark(2, "worker 0 was ended\nby signal 9 | 11")])
 
 
@@ -71,6 +73,7 @@ def test_the_page_on_a_run_names_its_numbers_processes_and_restarts() -> None:
         ),
         HISTORY.marks,
         plot="![plot](data:)",
+        evaluated=[Evaluation(1, "climb", 3, "m", "t", 0.0, 1.0, {"num_prompts": 8, "reward": REWARD})],
     )
     for expected in (
         "climb: training",
@@ -79,6 +82,7 @@ def test_the_page_on_a_run_names_its_numbers_processes_and_restarts() -> None:
         "| trainer 0 | pid 8 | step 4 |",
         r"| 2 | worker 0 was ended by signal 9 \| 11 |",
         "![plot](data:)",
+        "| step 3, 8 prompts: reward 0.6000 (0.5000 to 0.7000) |",
     ):
         assert expected in page
     assert "other" not in page
