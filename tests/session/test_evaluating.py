@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from agrpo.cli.evaluate import print_evaluation
 from agrpo.errors import BadInput
 from agrpo.inference.client import is_healthy
 from agrpo.inference.command import free_port
@@ -69,6 +70,18 @@ def test_a_step_without_a_checkpoint_is_one_line(store: Store, tmp_path: Path) -
     name_checkpoint(attempt, 1, str(tmp_path), "digest")
     with pytest.raises(BadInput, match="step 4: run 'killed' has no checkpoint of it; it has those of steps 0, 1"):
         evaluate_run(store, run, step=4)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("gone.py:rows", "evaluation: 'gone.py:rows': no file gone.py"),
+        ("gone.jsonl", "evaluation: data.path: gone.jsonl"),
+    ],
+)
+def test_other_prompts_are_looked_at_before_a_server_is_started(store: Store, data: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        print_evaluation(store.url, "killed", 0, None, data, as_json=True, beforehand=lambda run: None)
 
 
 @pytest.mark.parametrize("nowhere", ["http://127.0.0.1:1", "nonsense"])
