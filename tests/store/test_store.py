@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 
 from agrpo.errors import StoreError, StoreOutage
 from agrpo.store import Store, command, runs, sqlite
@@ -57,7 +57,8 @@ def test_a_newer_schema_is_refused(databases, backend):
 
 @pytest.mark.parametrize("backend", ["postgresql"])
 def test_the_options_of_a_url_are_kept_beside_our_own(url, backend):
-    store = Store.open(f"{url}?options=-csearch_path%3Dagrpo%2Cpublic")
+    with_options = make_url(url).update_query_dict({"options": "-csearch_path=agrpo,public"})
+    store = Store.open(with_options.render_as_string(hide_password=False))
     with store.read() as connection:
         assert connection.execute(text("SHOW search_path")).scalar() == "agrpo,public"
         assert connection.execute(text("SHOW idle_in_transaction_session_timeout")).scalar() == "30s"
