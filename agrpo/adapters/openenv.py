@@ -1,52 +1,67 @@
-"""An environment behind HTTP, as OpenEnv servers offer it: POST /reset and POST /step.
+"""An environment of OpenEnv servers (openenv-core from 0.2 on, openenv): each instance has a session of its own at /ws.
 
-    urls = [f"http://127.0.0.1:{port}" for port in range(8001, 8009)]
-    echo = functools.partial(OpenEnv, urls, task="Say something.", action_field="message")
+    echo = functools.partial(OpenEnv, "http://127.0.0.1:8000", task="Say something.", action_field="message")
     # environment.factory: "tasks.py:echo"
 
-A server holds one episode, so every instance has one to itself: give as many as rollouts run at the same time
-(max_concurrent_rollouts). Who has which is known on one machine only: workers of several need servers of their own.
+A server has as many sessions as its `max_concurrent_envs` says, one unless told otherwise. Give as many as rollouts run
+at the same time (max_concurrent_rollouts), by one server or several together; a rollout that finds none is recorded as
+failed. Older servers have no sessions but one episode, and are refused. The client, websockets, comes with Prefect.
 """
 
-import fcntl
-import hashlib
+import contextlib
 import json
-import os
-import tempfile
-import urllib.error
-import urllib.request
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Self
+import random
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from agrpo.errors import BadInput
 
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
 
-class OpenEnv:
+MAX_BYTES = 100 * 2**20
+"""Of one observation."""
+CLOSE_S = 5.0
+"""How long a server may take to give a session back."""
+_UNFIT = {"VALIDATION_ERROR", "EXECUTION_ERROR"}
+"""The environment does not take what was sent; every other error says that the server has no session for us."""
+
+
+class OpenEnv(contextlib.AbstractContextManager["OpenEnv"]):
     """One episode a rollout; the model acts with a text, the reward is the sum of the steps' rewards."""
 
     def __init__(
         self, base_urls: str | Sequence[str], task: str = "", action_field: str = "message", timeout_s: float = 30.0
     ) -> None:
         given = [base_urls] if isinstance(base_urls, str) else base_urls
-        self._base_urls = [url.rstrip("/") for url in given]
+        self._urls = [f"{url.rstrip('/')}/ws".replace("http", "ws", 1) for url in given]
         self._task = task
         self._action_field = action_field
         self._timeout_s = timeout_s
-
-    def __enter__(self) -> Self:
-        """Take a server that is free. Raises BadInput when none is."""
-        self._base_url, self._lock = _take(self._base_urls)
-        return self
+        self._session: ClientConnection | None = None
 
     def __exit__(self, *error: object) -> None:
-        os.close(self._lock)
+        """Give the session back, and wait until the server has it: somebody else may want it at once."""
+        from websockets.exceptions import ConnectionClosed
+
+        if self._session is None:
+            return
+        with contextlib.suppress(ConnectionClosed, TimeoutError):
+            self._session.send(json.dumps({"type": "close"}))
+            while True:
+                self._session.recv(CLOSE_S)
+        self._session.close()
 
     def reset(self, **columns: Any) -> str:
-        """Begin an episode; the task and the first observation."""
+        """Begin an episode for the row's columns; the task and the first observation."""
         self._return = 0.0
-        self._is_over = False
-        return "\n".join(part for part in (self._task, self._observe(self._post("/reset", {}))) if part)
+        given = {name: value for name, value in columns.items() if name != "prompt"}
+        answer = None
+        if self._session is not None:
+            with contextlib.suppress(ConnectionError):  # a server may end a session that was idle
+                answer = self._ask(self._session, "reset", given)
+        first = self._observe(answer or self._begin(given))
+        return "\n".join(part for part in (self._task, first) if part)
 
     def act(self, action: str) -> str:
         """Take one action and see what follows.
@@ -59,48 +74,62 @@ class OpenEnv:
         """
         if self._is_over:
             return "The episode is over."
-        return self._observe(self._post("/step", {"action": {self._action_field: action}}))
+        assert self._session is not None
+        return self._observe(self._ask(self._session, "step", {self._action_field: action}))
 
     def get_reward(self) -> float:
         """Sum of the episode's rewards."""
         return self._return
 
-    def _observe(self, answer: dict[str, Any]) -> str:
+    def _observe(self, answer: Mapping[str, Any]) -> str:
         self._return += float(answer.get("reward") or 0.0)
         self._is_over = bool(answer.get("done"))
         seen = answer.get("observation", {})
         text = seen if isinstance(seen, str) else json.dumps(seen, ensure_ascii=False)
         return text + ("\nThe episode is over." if self._is_over else "")
 
-    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Raises ConnectionError for a server that is away or answers 5xx: an outage, not the model's doing."""
-        request = urllib.request.Request(
-            self._base_url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+    def _begin(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The first answer in a new session, of whichever server has one to give."""
+        failures = []
+        for url in random.sample(self._urls, len(self._urls)):
+            try:
+                self._session = self._connect(url)
+                return self._ask(self._session, "reset", given)
+            except ConnectionError as error:
+                failures.append(str(error))
+        raise ConnectionError(
+            f"none of {len(self._urls)} OpenEnv servers has a session to give, the last one said: {failures[-1]}; "
+            "start more or raise their max_concurrent_envs, or lower max_concurrent_rollouts"
         )
-        try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s) as response:
-                answer: dict[str, Any] = json.loads(response.read())
-                return answer
-        except urllib.error.HTTPError as error:
-            if error.code < 500:
-                raise ValueError(f"{path} refused: {error.read().decode(errors='replace')[:500]}") from None
-            raise ConnectionError(f"{self._base_url}{path} answered {error.code}") from error
-        except urllib.error.URLError as error:
-            raise ConnectionError(f"{self._base_url}{path} is away: {error.reason}") from error
 
+    def _connect(self, url: str) -> "ClientConnection":
+        from websockets.exceptions import InvalidStatus, WebSocketException
+        from websockets.sync.client import connect
 
-def _take(urls: Sequence[str]) -> tuple[str, int]:
-    """A server and the lock that keeps it; a process that dies gives its locks back."""
-    for url in urls:
-        name = hashlib.sha256(url.encode()).hexdigest()[:16]
-        lock = os.open(Path(tempfile.gettempdir()) / f"agrpo-openenv-{os.getuid()}-{name}", os.O_CREAT)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-        else:
-            return url, lock
-    raise BadInput(
-        f"no OpenEnv server is free: {len(urls)} given, and each holds one episode; give one for every rollout that "
-        "runs at the same time, or lower max_concurrent_rollouts"
-    )
+            # Whether a server is there is asked with every action: no thread has to ping it.
+            limits: dict[str, Any] = {"open_timeout": self._timeout_s, "close_timeout": CLOSE_S, "max_size": MAX_BYTES}
+            return connect(url, ping_interval=None, compression=None, **limits)
+        except (OSError, WebSocketException) as error:
+            if isinstance(error, InvalidStatus) and error.response.status_code < 500:
+                raise BadInput(
+                    f"{url} answered {error.response.status_code} instead of opening a session; give the address of an "
+                    "OpenEnv server of openenv-core 0.2 or later"
+                ) from None
+            raise ConnectionError(f"{url} is away: {error}") from error
+
+    def _ask(self, session: "ClientConnection", kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises ValueError for what the environment refuses, ConnectionError when the session is over."""
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            with contextlib.suppress(ConnectionClosed):  # what the server said before that is still to be read
+                session.send(json.dumps({"type": kind, "data": data}, default=str))
+            answer = json.loads(session.recv(self._timeout_s))
+        except ConnectionClosed as error:
+            raise ConnectionError(f"the session is over: {error}") from error
+        found: dict[str, Any] = answer["data"]
+        if answer["type"] == "error":
+            words = f"{kind}: {found.get('message')} {found.get('errors', '')}".strip()
+            raise (ValueError if found.get("code") in _UNFIT else ConnectionError)(words)
+        return found
