@@ -42,6 +42,7 @@ def assemble(
         sync=server_sync(trainer, attempt, run_dir, weights, tokenizer),
         stop=trainer.stop,
         measures=trainer.measures,
+        attention_backend=trainer.attention_backend,
         watch=watch,
         keep_payloads=keep_payloads,
     )

@@ -136,7 +136,7 @@ def replay(
     trainer = StoreTrainer(load_policy(run.model.path, args), args, load_tokenizer(run.model.path, args))
     work.weights = PolicyWeights(trainer.policy)
     trainer.train_in(work)
-    now = environment()
+    now = environment(trainer.attention_backend)
     same = stored.environment == now and repeats_itself(now) and not _environment_changed(store, run_id)
     return ReplayResult(run_id, from_step, to_step, work.start_check, work.checks, same)
 

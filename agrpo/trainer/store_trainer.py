@@ -69,8 +69,8 @@ class StoreTrainer(Trainer):
             self.remove_callback(ProgressCallback)  # nobody knows how many steps the data will make
         if self.args.n_gpu > 1:
             raise BadInput(f"{self.args.n_gpu} GPUs in one process: start one process a GPU with accelerate launch")
-        with in_trees(model, self.args):
-            pass  # what training would refuse is refused now, before servers are started
+        with in_trees(model, self.args) as attention:  # what training would refuse is refused before servers start
+            self.attention_backend = attention.name
 
     def train_in(self, work: Duties) -> TrainOutput:
         """Train until the run's end, its data's end or a stop; the last finished step is then in a checkpoint.

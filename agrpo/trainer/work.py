@@ -42,6 +42,7 @@ class RunWork:
         sync: PolicySync,
         stop: StopSwitch,
         measures: Measures,
+        attention_backend: str,
         watch: Callable[[], None] = lambda: None,
         keep_payloads: Keep = "all",
     ) -> None:
@@ -50,6 +51,7 @@ class RunWork:
         self._weights = weights
         self._args = args
         self._sync = sync
+        self._attention_backend = attention_backend
         self._watch = watch
         self._keep_payloads = keep_payloads
         self._is_first = ranks.rank() == 0
@@ -161,15 +163,15 @@ class RunWork:
 
     def _note_environment(self) -> None:
         """Record what bitwise equality depends on, and say when it is not as it was."""
-        now = environment()
-        before = runs.get_run(self.store, self._attempt.run_id).environment
-        if before is not None and before != now:
-            changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+        now = environment(self._attention_backend)
+        before = runs.get_run(self.store, self._attempt.run_id).environment or {}
+        changed = sorted(key for key, value in before.items() if now.get(key) != value)
+        if changed:
             events.add(self._attempt, "environment_changed", f"other {', '.join(changed)} than before", was=before)
         runs.set_environment(self._attempt, now)
 
 
-def environment() -> dict[str, object]:
+def environment(attention_backend: str) -> dict[str, object]:
     """What the bits of the weights depend on."""
     on_gpu = torch.cuda.is_available()
     return {
@@ -180,6 +182,7 @@ def environment() -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "ranks": ranks.world_size(),
         "machine": os.uname().machine,
+        "attention_backend": attention_backend,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
 

@@ -133,5 +133,6 @@ def trainer_for(
         sync=sync,
         stop=trainer.stop,
         measures=trainer.measures,
+        attention_backend=trainer.attention_backend,
     )
     return trainer, work, sync

@@ -89,6 +89,8 @@ def test_another_model_cannot_be_compared_and_other_digests_are_different(record
         found = replay(recorded.store, "small", 2)
         assert found.verdict == "different"
         assert found.first_difference is not None and found.first_difference.step == 2
+        runs.set_environment(recorded, {**(run.environment or {}), "attention_backend": "another"})
+        assert replay(recorded.store, "small", 2).verdict == "not comparable"
     finally:
         steps.finish(recorded, 2, digests[2], {})
     runs.set_environment(recorded, {**(run.environment or {}), "torch": "another"})
@@ -127,10 +129,10 @@ def test_a_run_of_a_script_is_refused(recorded):
 
 def test_a_gpu_repeats_itself_only_with_deterministic_kernels():
     """Else other bits would count as a difference (exit 1), when they say nothing (exit 3)."""
-    assert environment()["deterministic"] is False
+    assert environment("tree_cpu")["deterministic"] is False
     torch.use_deterministic_algorithms(True)
     try:
-        assert environment()["deterministic"] is True
+        assert environment("tree_cpu")["deterministic"] is True
     finally:
         torch.use_deterministic_algorithms(False)
     assert repeats_itself({"device": "cpu", "deterministic": False})

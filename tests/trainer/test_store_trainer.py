@@ -64,7 +64,8 @@ def test_a_run_trains_every_sample_once_and_ends_with_its_data(attempt, model_pa
     assert [row.step for row in policies.policies(attempt.store, attempt.run_id)] == [0, 1, 2, 3]
     run = runs.get_run(attempt.store, attempt.run_id)
     assert (run.step, run.checkpoint_step, run.allowance_step) == (3, 3, 3)
-    assert run.environment["threads"] == torch.get_num_threads()
+    noted = (run.environment["threads"], run.environment["attention_backend"])
+    assert noted == (torch.get_num_threads(), trainer.attention_backend) and trainer.attention_backend == "tree_cpu"
 
 
 def test_the_final_checkpoint_loads_with_its_tokenizer(attempt, model_path, tmp_path):
