@@ -17,7 +17,7 @@ from agrpo.allowance import GroupSize, admits
 from agrpo.errors import BadInput
 from agrpo.rollout.beats import LoopBeats
 from agrpo.rollout.cap import ConcurrencyCap
-from agrpo.rollout.finishing import finished
+from agrpo.rollout.finishing import NO_REWARD, finished
 from agrpo.rollout.gauges import Gauges
 from agrpo.rollout.groups import GroupFailed, GroupGenerator, root_error
 from agrpo.rollout.hooks import close_after, set_up, wants
@@ -173,7 +173,7 @@ class Dispatcher:
         await self._refuse_useless_epoch(prompt.epoch, words or reason)
 
     async def _refuse_useless_epoch(self, epoch: int, last_words: str) -> None:
-        """Raise BadInput when no prompt of a whole epoch gave rollouts, in any worker."""
+        """Raise BadInput when no prompt of a whole epoch gave rollouts with a reward, in any worker."""
         num_rows = self._prompts.num_rows
         if num_rows is None or self._view.next_prompt_index < (epoch + 1) * num_rows:
             return
@@ -182,8 +182,8 @@ class Dispatcher:
         if sum(unusable.values()) == num_rows:
             reasons = ", ".join(f"{number} {name}" for name, number in unusable.items())
             raise BadInput(
-                f"no prompt of epoch {epoch} can be used ({reasons}); there is nothing to train on: "
-                f"look at filter_prompt, --max-model-len and the events of the run. The last reason: {last_words}"
+                f"no prompt of epoch {epoch} can be used ({reasons}); there is nothing to train on: look at "
+                f"filter_prompt, rewards, --max-model-len and the events of the run. The last reason: {last_words}"
             )
 
     async def _score_groups(self) -> None:
@@ -201,9 +201,12 @@ class Dispatcher:
             row_index = generated.prompt.row_index
             await self._ledger.note("unscored", f"row {row_index} is left out: no answer from {outage}")
         times = Times(generated.seconds, score_wait_s=begin - complete_at, score_s=time.monotonic() - begin)
-        await self._ledger.commit(finished(generated, self._loop, rewards, times))
+        commit = finished(generated, self._loop, rewards, times)
+        await self._ledger.commit(commit)
         self._group_size.add(num_sample_tokens(generated.group))
         await self._settle()
+        if commit.drop_reason == NO_REWARD:
+            await self._refuse_useless_epoch(commit.epoch, "no reward function, environment or agent gave a reward")
 
     async def _settle(self) -> None:
         """A group has left this worker's hands: look at the store again before saying so.

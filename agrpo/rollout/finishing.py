@@ -12,6 +12,9 @@ from agrpo.rollout.members import GeneratedGroup
 from agrpo.rollout.stats import Times, group_stats
 from agrpo.rollout.tool_stats import environment_stats, tool_stats
 
+NO_REWARD = "no_reward"
+"""Why a group is dropped of which no source scored any rollout."""
+
 
 def finished(
     generated: GeneratedGroup, loop: AsyncRolloutLoop, rewards: dict[str, list[float | None]] | None, times: Times
@@ -26,7 +29,7 @@ def finished(
     if rewards is not None:
         group = replace(group, rewards=total_rewards(list(rewards.values()), num_rollouts))
         advantages = advantages_of(loop, group)
-        drop_reason = "" if has_signal(_rewards(group)) else "no_signal"
+        drop_reason = "" if has_signal(_rewards(group)) else _useless(_rewards(group))
     scored = [
         _scored(generated, loop, rewards or {}, _rewards(group), advantages, member) for member in range(num_rollouts)
     ]
@@ -46,6 +49,10 @@ def finished(
             "rollout/failed_count": float(len(generated.failures)),
         },
     )
+
+
+def _useless(rewards: np.ndarray) -> str:
+    return NO_REWARD if np.isnan(rewards).all() else "no_signal"
 
 
 def _agent_stats(generated: GeneratedGroup) -> dict[str, float]:

@@ -116,7 +116,7 @@ class Ledger:
         await self._after_turns(skip)
 
     async def skipped(self, start: int, stop: int) -> dict[str, int]:
-        """How many of these prompts gave no rollouts, by reason, in any worker."""
+        """How many of these prompts gave no rollouts, or none with a reward, by reason, in any worker."""
         return await self._call(lambda: groups.skipped(self._attempt.store, self._attempt.run_id, start, stop))
 
     async def say(self, admission: Admission) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agrpo.errors import LeaseLost, RewardError
+from agrpo.errors import BadInput, LeaseLost, RewardError
 from agrpo.store import events, groups, leases, processes, samples, servers, workers
 from tests.rollout.run_world import RunWorld, Varied, by_status, finished, length_reward, prompt_ids, rows
 from tests.worlds.scripted_server import Answer, ScriptedServer
@@ -150,10 +150,21 @@ def none_reward(completions: list[Any], **columns: Any) -> list[None]:
     return [None] * len(completions)
 
 
+def even_reward(completion_ids: list[list[int]], number: list[int], **columns: Any) -> list[float | None]:
+    return [None if number[0] % 2 else float(len(ids)) for ids in completion_ids]
+
+
 def test_rewards_that_never_apply_are_left_out(world: RunWorld) -> None:
-    world.run(world.spec(rows(1), [none_reward]), lambda: finished(world, 1))
-    (group,) = groups.scored_since(world.store, "run", 0)
-    assert group.drop_reason == "no_signal" and "reward" not in group.stats
+    world.run(world.spec(rows(2), [even_reward]), lambda: finished(world, 2))
+    reasons = {group.drop_reason: "reward" in group.stats for group in groups.scored_since(world.store, "run", 0)}
+    assert reasons == {None: True, "no_reward": False}
+
+
+def test_an_epoch_without_any_reward_is_an_error(world: RunWorld) -> None:
+    """An agent that returns nothing, and no reward functions, would go on for ever."""
+    world.settings = {"max_steps": 10}
+    with pytest.raises(BadInput, match=r"no prompt of epoch 0 can be used \(3 no_reward\).*agent gave a reward"):
+        world.run(world.spec(rows(3), [none_reward]), lambda: False)
 
 
 def test_a_lost_lease_stops_the_worker_at_once(world: RunWorld, server: ScriptedServer) -> None:

@@ -35,7 +35,7 @@ def test_a_scored_group_carries_advantages_into_its_samples() -> None:
 
 @pytest.mark.parametrize(
     ("rewards", "reason"),
-    [({"a": [0.7, 0.7]}, "no_signal"), ({"a": [1.0, None]}, "no_signal"), ({}, "no_signal"), (None, "unscored")],
+    [({"a": [0.7, 0.7]}, "no_signal"), ({"a": [1.0, None]}, "no_signal"), ({}, "no_reward"), (None, "unscored")],
 )
 def test_groups_that_teach_nothing_are_dropped(rewards: dict[str, list[float | None]] | None, reason: str) -> None:
     assert commit(scripted(rollout(10), rollout(11)), rewards).drop_reason == reason
