@@ -5,6 +5,7 @@ import functools
 import http
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -55,6 +56,7 @@ class EchoServer:
         except ConnectionClosed:
             pass
         finally:
+            time.sleep(0.2)  # giving up what an environment holds takes a while
             self.sessions.remove(connection)
 
     def _answer(self, connection: ServerConnection) -> None:
