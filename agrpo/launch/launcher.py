@@ -23,7 +23,7 @@ from agrpo.launch.loops import LoopWatch
 from agrpo.launch.standby import Standby
 from agrpo.launch.tracked import ChildView, Tracked, backoff_s, giving_up, open_process, register
 from agrpo.store import Attempt, events, processes, servers
-from agrpo.store.processes import Kind, ProcessRecord
+from agrpo.store.processes import ProcessRecord
 
 _TICK_S = 0.2
 
@@ -112,31 +112,20 @@ class Launcher:
         if self._failure is not None:
             raise self._failure
 
-    def wait_for(self, kind: Kind, index: int = 0, timeout_s: float | None = None) -> int:
-        """Wait until a child has done its work, restarts included; returns its exit code, which is 0.
-
-        Raises what `raise_if_failed` raises, and Outage after `timeout_s`.
-        """
-        child = self._find(kind, index)
-        self._wait(lambda: child.state in ("done", "stopped"), timeout_s, child, "is not done")
-        if child.state == "stopped":
-            raise ChildFailed(f"{child.spec.name} was stopped before it had done its work")
-        return exits.DONE
-
     def wait_healthy(self, index: int, timeout_s: float, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Wait until a started server answers. Raises what `raise_if_failed` and `meanwhile` raise, and Outage."""
-        child = self._find("server", index)
+        child = self._find_server(index)
         if self._healthy is None:
             raise BadInput("this launcher has no health check: give Launcher(..., healthy=...) one")
-
-        def answers() -> bool:
-            meanwhile()
-            with contextlib.suppress(Outage):
-                rows = servers.servers(self.attempt.store, self.attempt.run_id)
-                return any(row.process_id == child.process_id and row.state == "healthy" for row in rows)
-            return False
-
-        self._wait(answers, timeout_s, child, f"does not answer at {child.url}")
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while not self._is_healthy(child):
+                self.raise_if_failed()
+                meanwhile()
+                if time.monotonic() >= deadline:
+                    late = f"does not answer at {child.url} after {timeout_s:g} s"
+                    raise Outage(f"{child.spec.name} {late}; {child.log_end()}")
+                self._changed.wait(_TICK_S)
 
     def end_hung(self, process_id: int, reason: str) -> None:
         """End a child that lives but does nothing; its end is then treated like any other."""
@@ -260,20 +249,17 @@ class Launcher:
             if row.process_id == process_id:
                 servers.set_state(self.attempt, row.id, state)
 
-    def _find(self, kind: Kind, index: int) -> Tracked:
+    def _find_server(self, index: int) -> Tracked:
         for child in self._children:
-            if (child.spec.kind, child.spec.index) == (kind, index):
+            if (child.spec.kind, child.spec.index) == ("server", index):
                 return child
-        raise BadInput(f"there is no {kind} {index}: start it first")
+        raise BadInput(f"there is no server {index}: start it first")
 
-    def _wait(self, done: Callable[[], bool], timeout_s: float | None, child: Tracked, late: str) -> None:
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._changed:
-            while not done():
-                self.raise_if_failed()
-                if deadline is not None and time.monotonic() >= deadline:
-                    raise Outage(f"{child.spec.name} {late} after {timeout_s:g} s; {child.log_end()}")
-                self._changed.wait(_TICK_S)
+    def _is_healthy(self, child: Tracked) -> bool:
+        with contextlib.suppress(Outage):
+            rows = servers.healthy(self.attempt.store, self.attempt.run_id)
+            return any(row.process_id == child.process_id for row in rows)
+        return False
 
     def _check_lease(self) -> None:
         try:

@@ -156,8 +156,7 @@ class Session:
         return alive and served and due_step(store, self.run) is not None
 
     def _healthy_urls(self) -> set[str]:
-        rows = servers.servers(self.attempt.store, self.attempt.run_id)
-        return {row.url for row in rows if row.state == "healthy"}
+        return {row.url for row in servers.healthy(self.attempt.store, self.attempt.run_id)}
 
     def _raise_if_stopped(self) -> None:
         if self._ask(lambda: runs.get_run(self.attempt.store, self.attempt.run_id)).request == "stop":

@@ -95,6 +95,11 @@ def servers(store: Store, run_id: str) -> list[ServerRecord]:
     return [ServerRecord(**{name: row[name] for name in ServerRecord.__slots__}) for row in rows]
 
 
+def healthy(store: Store, run_id: str) -> list[ServerRecord]:
+    """The servers that answer, by index."""
+    return [server for server in servers(store, run_id) if server.state == "healthy"]
+
+
 def _update(connection: Connection, attempt: Attempt, server_id: int, **values: Any) -> None:
     mine = (_servers.id == server_id, _servers.run_id == attempt.run_id)
     changed = connection.execute(update(schema.servers).where(*mine).values(**values)).rowcount

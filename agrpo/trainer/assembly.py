@@ -78,9 +78,8 @@ def _longest_sequence(attempt: Attempt, timeout_s: float, watch: Callable[[], No
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         watch()
-        for server in servers.servers(attempt.store, attempt.run_id):
-            if server.state == "healthy":
-                return capabilities_of(server.url, timeout_s).max_model_len
+        for server in servers.healthy(attempt.store, attempt.run_id):
+            return capabilities_of(server.url, timeout_s).max_model_len
         processes.beat(attempt, "trainer", 0, "train", "waiting for a server")
         time.sleep(POLL_S)
     urls = ", ".join(server.url for server in servers.servers(attempt.store, attempt.run_id)) or "none registered"

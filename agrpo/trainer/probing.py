@@ -8,9 +8,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from agrpo.errors import BadInput
-from agrpo.inference.client import ServerClient
-from agrpo.inference.http import run_blocking
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
+from agrpo.trainer.greeting import capabilities_of
 from agrpo.trainer.policy_model import in_trees
 from agrpo.trees import pack
 from agrpo.weights.probe import TOLERANCES, check_probe
@@ -56,7 +55,7 @@ class TextProbe:
     def _tolerance_for(self, url: str) -> float:
         if self._tolerance is not None:
             return self._tolerance
-        served = server_dtype(url, self._timeout_s) or self._dtype
+        served = capabilities_of(url, self._timeout_s).dtype or self._dtype
         return max(TOLERANCES.get(dtype, max(TOLERANCES.values())) for dtype in (served, self._dtype))
 
     def _own_log_probs(self) -> Sequence[float]:
@@ -71,13 +70,3 @@ class TextProbe:
         self._model.train(was_training)
         chosen = logits[:-1].float().log_softmax(-1).gather(1, ids[0, 1:, None]).squeeze(1)
         return [float("nan"), *chosen.tolist()]
-
-
-def server_dtype(url: str, timeout_s: float) -> str | None:
-    """The dtype a server computes in, None when it does not say."""
-
-    async def ask() -> str | None:
-        async with ServerClient(url, timeout_s) as client:
-            return (await client.capabilities()).dtype
-
-    return run_blocking(ask())

@@ -212,8 +212,7 @@ class ServerSync:
         return True
 
     def _healthy(self) -> list[ServerRecord]:
-        rows = servers.servers(self._attempt.store, self._attempt.run_id)
-        return [row for row in rows if row.state == "healthy"]
+        return servers.healthy(self._attempt.store, self._attempt.run_id)
 
 
 def _lacking(rows: list[ServerRecord], version: int, have: set[int]) -> list[ServerRecord]:

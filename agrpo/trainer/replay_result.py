@@ -37,7 +37,7 @@ class ReplayResult:
     @property
     def verdict(self) -> Verdict:
         """Different weights say something only when everything they depend on is the same."""
-        compared = [*([self.start] if self.start else []), *self.checks]
+        compared = self._compared()
         if compared and all(check.is_equal for check in compared):
             return "equal"
         began_alike = self.start is None or self.start.is_equal
@@ -46,8 +46,10 @@ class ReplayResult:
     @property
     def first_difference(self) -> StepCheck | None:
         """The first step whose weights are others."""
-        compared = [*([self.start] if self.start else []), *self.checks]
-        return next((check for check in compared if not check.is_equal), None)
+        return next((check for check in self._compared() if not check.is_equal), None)
+
+    def _compared(self) -> list[StepCheck]:
+        return [*([self.start] if self.start else []), *self.checks]
 
     def followed_by(self, later: "ReplayResult") -> "ReplayResult":
         """Both as one: `later` began where this one ended."""

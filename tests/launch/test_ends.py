@@ -9,7 +9,7 @@ from agrpo.launch import exits
 from agrpo.launch.child import ChildSpec
 from agrpo.launch.launcher import Launcher
 from agrpo.store import Attempt, Store, events, processes
-from tests.worlds.processes import eventually
+from tests.worlds.processes import eventually, wait_for
 
 
 def shell(script: str, url: str | None = None) -> ChildSpec:
@@ -22,7 +22,7 @@ def test_what_a_child_refuses_is_the_run_s_one_line(launcher: Launcher, store: S
     words = "reward function 'mine' returned nan for completion 0"
     launcher.start(shell(f'echo loading; echo "{exits.REFUSAL}{words}"; exit {exits.BAD_INPUT}'))
     with pytest.raises(BadInput) as caught:
-        launcher.wait_for("worker", timeout_s=20)
+        wait_for(launcher, "worker", within_s=20)
     assert str(caught.value) == f"worker 0: {words}"
     assert len(processes.all(store, "r1")) == 1
 
@@ -33,7 +33,7 @@ def test_a_run_goes_on_without_an_optional_child_and_says_why(launcher: Launcher
     eventually(lambda: launcher.children()[0].state == "failed")
     launcher.raise_if_failed()
     told = [event.message for event in events.events(store, "r1") if event.kind == "given_up"]
-    assert told == ["the run goes on without it: evaluator 0: no such prompts"]
+    assert told == ["the run goes on without evaluator 0: evaluator 0: no such prompts"]
 
 
 def test_a_server_that_dies_before_it_answers_is_tried_once_more(attempt: Attempt, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from agrpo.launch.child import ChildSpec
 from agrpo.launch.farewell import Farewell
 from agrpo.launch.launcher import Launcher
 from agrpo.store import Store, processes
+from tests.worlds.processes import wait_for
 
 RANK = """
 import os, sys, time
@@ -41,7 +42,7 @@ def test_a_bug_of_one_rank_under_torchrun_stops_the_run_with_its_traceback(
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     launcher.start(ranks(tmp_path, 'raise ZeroDivisionError("in rank 1")', *torchrun))
     with pytest.raises(ChildFailed, match=r"trainer 0 ended with exit code 70 \(a bug\); what it said") as failure:
-        launcher.wait_for("trainer", timeout_s=120)
+        wait_for(launcher, "trainer", within_s=120)
     assert "Traceback" in str(failure.value) and str(failure.value).endswith("ZeroDivisionError: in rank 1")
     (record,) = processes.all(store, "r1")
     assert record.exit_code == exits.BUG
@@ -50,7 +51,7 @@ def test_a_bug_of_one_rank_under_torchrun_stops_the_run_with_its_traceback(
 def test_what_a_rank_cannot_use_is_refused_at_once(launcher: Launcher, tmp_path: Path) -> None:
     launcher.start(ranks(tmp_path, 'raise BadInput("no such column")', *under_a_shell()))
     with pytest.raises(BadInput, match=r"^trainer 0: no such column$"):
-        launcher.wait_for("trainer", timeout_s=60)
+        wait_for(launcher, "trainer", within_s=60)
     assert launcher.children()[0].restarts == 0
 
 
@@ -64,7 +65,7 @@ def test_what_says_nothing_is_started_again_and_old_words_are_forgotten(launcher
     """
     launcher.start(ranks(tmp_path, body, *under_a_shell()))
     with pytest.raises(ChildFailed, match="exit code 1 after 3 restarts; the end of its log"):
-        launcher.wait_for("trainer", timeout_s=60)
+        wait_for(launcher, "trainer", within_s=60)
     codes = [record.exit_code for record in processes.all(launcher.attempt.store, "r1")]
     assert codes == [exits.OUTAGE, 1, 1, 1]
 

@@ -12,7 +12,7 @@ from agrpo.errors import ChildFailed, ServerOutage
 from agrpo.launch.child import ChildSpec
 from agrpo.launch.launcher import Launcher
 from agrpo.store import Attempt, processes
-from tests.worlds.processes import eventually, is_running, pids_in
+from tests.worlds.processes import eventually, is_running, pids_in, wait_for
 
 
 def say(path: Path, process_id: int) -> None:
@@ -49,7 +49,7 @@ def child(target: functools.partial[None] | object, log: str = "worker.log") -> 
 
 def test_a_function_runs_in_a_process_group_of_its_own(launcher: Launcher, tmp_path: Path) -> None:
     process_id = launcher.start(child(functools.partial(say, tmp_path / "said")))
-    assert launcher.wait_for("worker", timeout_s=30) == 0
+    wait_for(launcher, "worker", within_s=30)
     pid, pgid = pids_in(tmp_path / "said")
     assert pid == pgid == processes.all(launcher.attempt.store, "r1")[0].pid
     assert (tmp_path / "worker.log").read_text() == f"red {process_id}\n"
@@ -58,12 +58,12 @@ def test_a_function_runs_in_a_process_group_of_its_own(launcher: Launcher, tmp_p
 def test_an_outage_in_a_function_is_retried_and_a_bug_is_not(attempt: Attempt, tmp_path: Path) -> None:
     with Launcher(attempt, tmp_path) as launcher:
         launcher.start(child(functools.partial(stumble, tmp_path / "tries")))
-        assert launcher.wait_for("worker", timeout_s=30) == 0
+        wait_for(launcher, "worker", within_s=30)
         assert pids_in(tmp_path / "tries") == [record.id for record in processes.all(attempt.store, "r1")]
     with Launcher(attempt, tmp_path) as launcher:
         launcher.start(child(break_down))
         with pytest.raises(ChildFailed, match="ZeroDivisionError: a bug"):
-            launcher.wait_for("worker", timeout_s=30)
+            wait_for(launcher, "worker", within_s=30)
 
 
 def test_stop_ends_the_whole_group(attempt: Attempt, tmp_path: Path) -> None:
@@ -81,13 +81,14 @@ from agrpo.launch.attach import attach
 from agrpo.launch.launcher import Launcher
 from agrpo.store import Store
 from tests.launch.test_spawned import child, say, linger
+from tests.worlds.processes import wait_for
 
 {guard}
     folder = Path({folder!r})
     attempt = attach(Store.open({url!r}), "r2", {{}}, "hash", folder).attempt
     with Launcher(attempt, folder) as launcher:
         launcher.start(child(functools.partial({target}, folder / "pids")))
-        launcher.wait_for("worker", timeout_s=60)
+        wait_for(launcher, "worker", within_s=60)
 """
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from agrpo.launch.launcher import Launcher
 from agrpo.launch.supervisor import read_stat
 
 STUBBORN = "trap '' TERM; echo $BASHPID >> {pids}; while :; do sleep 0.05; done"
@@ -17,6 +18,16 @@ def eventually(holds: Callable[[], object], within_s: float = 30.0) -> None:
     while not holds():
         assert time.monotonic() < deadline, f"not within {within_s} s"
         time.sleep(0.01)
+
+
+def wait_for(launcher: Launcher, kind: str, within_s: float = 30.0) -> None:
+    """Wait until the first child of a kind has done its work, restarts included. Raises what ended the run before."""
+
+    def is_done() -> bool:
+        launcher.raise_if_failed()
+        return any((child.kind, child.index, child.state) == (kind, 0, "done") for child in launcher.children())
+
+    eventually(is_done, within_s)
 
 
 def stays(holds: Callable[[], object], for_s: float) -> None:
