@@ -26,7 +26,7 @@ def test_changed_data_is_refused_until_a_person_accepts_it(tmp_path: Path, monke
         _, said = refused.communicate(timeout=LIMIT_S)
         assert refused.returncode == exits.BAD_INPUT
         (line,) = [line for line in said.decode().splitlines() if line.startswith(exits.REFUSAL)]
-        assert "9 rows, of before then, 8 rows" in line and line.endswith("agrpo resume run --accept-new-data")
+        assert "9 rows, of before then, 8 rows" in line and line.endswith(f"--accept-new-data --store {world.url}")
 
         leases.release(world.attempt, "stopped")  # while somebody runs it, nothing is accepted
         monkeypatch.setattr(flows.cli, "_run", lambda settings, as_json, go_on: 0)
