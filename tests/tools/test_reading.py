@@ -9,7 +9,8 @@ from agrpo.sequences import build_sequences, drift_tokens
 from tests.rollout.test_conversation import CALLS, HERMES_CALL, World, multiply
 from tests.worlds.chat_families import QWEN25, SMOLLM
 
-OWN_CALL = '@call{"name": "multiply", "arguments": {"a": 2, "b": 3}}@end'
+CALL = '{"name": "multiply", "arguments": {"a": 2, "b": 3}}'
+OWN_CALL = f"@call{CALL}@end"
 OWN_PARSING = {
     "defaults": {"role": "assistant"},
     "start_anchor": "<|im_start|>assistant\n",
@@ -56,6 +57,17 @@ def test_a_response_template_may_ask_for_what_an_empty_message_lacks() -> None:
     rollout = world.roll(multiply)
     assert rollout.completion[1]["content"].startswith("Error: the message cannot be read: Required")
     assert rollout.completion[2] == {"role": "assistant", "content": "6"}
+
+
+def test_a_list_of_calls_may_hold_one_that_a_transform_cannot_take() -> None:
+    each = {"type": "function", "function": {"name": "{name}", "arguments": "{arguments}"}}
+    calls = {"open": "@call", "close": "@end", "content": "json", "transform_each": True, "transform": each}
+    world = World(QWEN25, f"@call[{CALL}]@end", '@call[{"arguments": {}}]@end', "6")
+    world.tokenizer.response_template = {**OWN_PARSING, "fields": {**OWN_PARSING["fields"], "tool_calls": calls}}  # type: ignore[dict-item]
+    rollout = world.roll(multiply)
+    assert rollout.completion[0]["tool_calls"] == CALLS
+    assert rollout.completion[3]["content"].startswith("Error: the message cannot be read: ")
+    assert rollout.completion[4] == {"role": "assistant", "content": "6"}
 
 
 def test_the_tokenizers_own_parsing_reads_no_calls_that_we_describe() -> None:
