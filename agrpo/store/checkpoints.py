@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Select, delete, select, update
 
 from agrpo.errors import StatusConflict
-from agrpo.store import accounting, schema
+from agrpo.store import schema
 from agrpo.store.attempt import Attempt
 from agrpo.store.sql import exactly, put
 from agrpo.store.store import Store
@@ -30,18 +30,17 @@ class CheckpointRow:
     """Seconds since 1970."""
 
 
-def place(attempt: Attempt, step: int, path: str, move: Callable[[], str]) -> int:
-    """Name a complete folder and make it the cursor, in one transaction; returns the trained prompt index.
+def place(attempt: Attempt, step: int, path: str, trained_prompt_index: int, move: Callable[[], str]) -> None:
+    """Name a complete folder and make it the cursor, in one transaction.
 
-    `move` brings it to `path` and returns its digest. It is called while nobody can take over the run, so that a
-    process that was frozen and has lost it never replaces a folder that its successor has named.
+    `trained_prompt_index` is what the folder itself says. `move` brings it to `path` and returns its digest. It is
+    called while nobody can take over the run, so that a process that was frozen and has lost it never replaces a folder
+    that its successor has named.
     """
     with attempt.write() as connection:
-        index = accounting.trained_prompt_index(connection, attempt.run_id, step)
-        row = {"path": path, "digest": move(), "trained_prompt_index": index, "created_at": time.time()}
+        row = {"path": path, "digest": move(), "trained_prompt_index": trained_prompt_index, "created_at": time.time()}
         put(connection, schema.checkpoints, {"run_id": attempt.run_id, "step": step}, row)
         connection.execute(update(schema.runs).where(_runs.run_id == attempt.run_id).values(checkpoint_step=step))
-        return index
 
 
 def cursor(store: Store, run_id: str) -> CheckpointRow | None:

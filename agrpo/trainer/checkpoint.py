@@ -60,7 +60,9 @@ class CheckpointShelf:
         manifest = _synced(filled)
         self._reached("synced")
         final = self._root / f"checkpoint-{step}"
-        checkpoints.place(self._attempt, step, str(final), lambda: _place(filled, final, manifest, self._reached))
+        checkpoints.place(
+            self._attempt, step, str(final), index, lambda: _place(filled, final, manifest, self._reached)
+        )
         self._reached("committed")
         shutil.rmtree(self._aside(step), ignore_errors=True)
         return final

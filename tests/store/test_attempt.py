@@ -55,7 +55,7 @@ WRITES = {
     "samples.drop": lambda a, c: samples.drop(a, [1], "stale"),
     "steps.record": lambda a, c: steps.record(a, 2, [steps.StepRow(0, 0, 0, 2)], 0),
     "steps.finish": lambda a, c: steps.finish(a, 1, "digest", {}),
-    "checkpoints.place": lambda a, c: checkpoints.place(a, 1, "path", lambda: "digest"),
+    "checkpoints.place": lambda a, c: checkpoints.place(a, 1, "path", 0, lambda: "digest"),
     "checkpoints.while_owned": lambda a, c: checkpoints.while_owned(a, lambda cursor, named: None),
     "checkpoints.fall_back": lambda a, c: checkpoints.fall_back(a, 1),
     "checkpoints.forget": lambda a, c: checkpoints.forget(a, 1),

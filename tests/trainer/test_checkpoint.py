@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from agrpo.errors import LeaseLost, StatusConflict, StoreError
-from agrpo.store import Store, checkpoints, forks, leases, pruning, steps
+from agrpo.store import Store, checkpoints, forks, groups, leases, pruning, steps
 from agrpo.trainer.checkpoint import MARKER, ROLLOUT_STATE, CheckpointShelf, damage
 from tests.worlds import small_groups
 
@@ -57,6 +57,19 @@ def test_a_checkpoint_holds_the_trained_prompt_index_and_becomes_the_cursor(atte
     assert (cursor.step, cursor.trained_prompt_index) == (1, 1)
     assert damage(path, cursor.digest) is None
     assert not (tmp_path / "shelf" / "tmp-1-1").exists()
+
+
+def test_the_store_names_the_prompt_index_that_the_folder_holds(attempt, tmp_path):
+    """A worker gives up a prompt while the files are on their way to the disk."""
+    (claim,) = groups.claim(attempt, small_groups.start_worker(attempt), 1)
+
+    def reached(place):
+        if place == "synced":
+            groups.skip(attempt, claim.group_id, "too_long")
+
+    path = write(CheckpointShelf(attempt, tmp_path, reached), 1)
+    cursor = checkpoints.cursor(attempt.store, attempt.run_id)
+    assert json.loads((path / ROLLOUT_STATE).read_text()) == {"trained_prompt_index": cursor.trained_prompt_index}
 
 
 @pytest.mark.parametrize("boundary", BOUNDARIES)

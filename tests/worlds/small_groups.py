@@ -21,7 +21,9 @@ def start_run(store: Store, run_id: str = "small", holder: Holder = DEAD, max_at
 
 def name_checkpoint(attempt: Attempt, step: int, path: str = "checkpoint", digest: str = "digest") -> int:
     """Name a folder that nobody looks into as the checkpoint of a step; the trained prompt index."""
-    return checkpoints.place(attempt, step, path, lambda: digest)
+    index = runs.trained_prompt_index(attempt.store, attempt.run_id, step)
+    checkpoints.place(attempt, step, path, index, lambda: digest)
+    return index
 
 
 def start_worker(attempt: Attempt, index: int = 0) -> int:
