@@ -88,6 +88,25 @@ def test_what_ends_an_evaluation_leaves_it_as_itself(tmp_path: Path) -> None:
             asyncio.run(evaluate())
 
 
+def test_an_attempt_that_was_replaced_adds_no_answers(tmp_path: Path) -> None:
+    with ScriptedServer(lambda prompt, params, number: Answer()) as server:
+        world = RunWorld(tmp_path, server)
+        number = evaluations.begin(world.attempt, "run", 1, "m", "t")
+        leases.release(world.attempt, "stopped")
+        leases.acquire(world.store, "run", leases.this_process())
+
+        async def evaluate() -> None:
+            fixed = FixedServer(server.url, 5.0)
+            try:
+                await answer_all(world.spec(rows(2)), fixed, world.attempt, number)
+            finally:
+                await fixed.close()
+
+        with pytest.raises(LeaseLost):
+            asyncio.run(evaluate())
+        assert evaluations.scores(world.store, number) == {}
+
+
 def test_a_lost_lease_ends_it_in_the_middle_of_an_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "held_out", raising=False)
