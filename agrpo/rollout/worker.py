@@ -125,10 +125,10 @@ async def work(spec: WorkerSpec, attempt: Attempt, process_id: int) -> bool:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _stop, work)
     asyncio.get_running_loop().add_signal_handler(exits.LEAVE_SIGNAL, _leave, ledger)
     async with contextlib.AsyncExitStack() as open_parts:  # what one raises while it is closed skips none of the others
+        if environments is not None:
+            open_parts.push_async_callback(environments.close)  # last: it may take longer than there is time
         open_parts.callback(ledger.close)
         open_parts.push_async_callback(pool.close)
-        if environments is not None:
-            open_parts.push_async_callback(environments.close)
         open_parts.callback(tools.close)
         open_parts.callback(scorer.close)
         for watch in (_end_with_parent(work), _end_when_left(ledger, work)):

@@ -1,10 +1,10 @@
 """A process that answers calls: how it starts, ends and is found out."""
 
+import dataclasses
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from agrpo.errors import BadInput
+from agrpo.rollout import child
 from agrpo.rollout.child import Child, ChildBug, ChildDied, Served
 from agrpo.rollout.threads import CallOverran
 from tests.worlds.processes import eventually, is_running, pids_in
@@ -54,31 +55,48 @@ def test_a_start_that_is_killed_or_slow_is_an_outage_and_one_that_ends_is_a_bug(
 
 
 def test_calls_do_not_take_the_answers_of_others_and_what_cannot_be_sent_is_a_bug(tmp_path: Path) -> None:
-    child = Child.start(partial(served, tmp_path / "said"))
+    process = Child.start(partial(served, tmp_path / "said"))
     try:
         with pytest.raises(ChildBug, match="PicklingError"):
-            child.call("give", {}, 5.0)
+            process.call("give", {}, 5.0)
         with pytest.raises(CallOverran):
-            child.call("hang", {}, 0.1)
+            process.call("hang", {}, 0.1)
         with pytest.raises(ChildDied, match="in the middle of another call"):
-            child.call("give", {}, 5.0)
+            process.call("give", {}, 5.0)
     finally:
-        child.end()
-    assert not is_running(child.info) and not (tmp_path / "said").exists()
+        process.end()
+    assert not is_running(process.info) and not (tmp_path / "said").exists()
 
 
-def test_a_process_leaves_when_whoever_started_it_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_process_leaves_or_ends_when_whoever_started_it_is_killed(hangs: bool, tmp_path: Path) -> None:
     said, pids = tmp_path / "said", tmp_path / "pids"
-    words = [sys.executable, "-m", "tests.rollout.test_child", str(said), str(pids)]
+    words = [sys.executable, "-m", "tests.rollout.test_child", str(said), str(pids), *["hangs"] * hangs]
     parent = subprocess.Popen(words, cwd=ROOT)
     eventually(lambda: pids_in(pids))
     parent.kill()
     parent.wait()
     eventually(lambda: not is_running(pids_in(pids)[0]))
-    assert said.read_text() == "left"
+    assert said.exists() != hangs
+
+
+def served_impatiently(said: Path, pids: Path) -> Served:
+    child.LEAVE_S = 0.1
+
+    def hang() -> None:
+        pids.write_text(str(os.getpid()))
+        signal.pause()
+
+    return dataclasses.replace(served(said), functions={"hang": hang})
+
+
+def be_parent(said: Path, pids: Path, *how: str) -> None:
+    known = Child.start(partial(served_impatiently, said, pids))
+    if how:
+        known.call("hang", {}, 3600.0)
+    pids.write_text(str(known.info))
+    signal.pause()
 
 
 if __name__ == "__main__":
-    known = Child.start(partial(served, Path(sys.argv[1])))
-    Path(sys.argv[2]).write_text(str(known.info))
-    threading.Event().wait()
+    be_parent(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

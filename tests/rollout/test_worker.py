@@ -7,6 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from agrpo.launch import exits
 from agrpo.rollout.loop import AsyncRolloutLoop
 from agrpo.rollout.worker import end_tokens, refuse_unpicklable, run_worker
 from agrpo.store import events, groups, leases, processes, runs, samples, workers
+from agrpo.tools.isolated import IsolatedTools
 from tests.rollout.run_world import RunWorld, Varied, by_status, finished, length_reward, rows
 from tests.worlds.processes import eventually, is_running
 from tests.worlds.scripted_server import Answer, ScriptedServer
@@ -194,3 +196,16 @@ def test_a_worker_that_is_to_leave_finishes_what_it_has_begun(tmp_path: Path, se
     assert 0 < len(found) < 30 and {group.status for group in found} == {"ready"}
     (said,) = workers.states(world.store, "run")
     assert said.in_flight == 0 and said.admission_open  # whoever comes next goes on: no reason to train a small step
+
+
+def test_a_part_that_cannot_be_closed_keeps_no_other_open(
+    tmp_path: Path, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stuck(tools: IsolatedTools) -> None:
+        raise OSError("a process cannot be ended")
+
+    monkeypatch.setattr(IsolatedTools, "close", stuck)
+    world = RunWorld(tmp_path, server)
+    with pytest.raises(OSError, match="a process cannot be ended"):
+        world.run(world.spec(rows(2)), lambda: finished(world, 1))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("store_")]
