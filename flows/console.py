@@ -28,12 +28,12 @@ _STOPPING_S = 15.0
 def run_flow(run: RunFile, as_json: bool, go_on: str | None = None) -> int:
     """Train in this process; the exit code says how it ended. `go_on` is the command that continues it."""
     quieten()
-    go_on = go_on or command(f"resume {run.name}", run.store_url)
-    # The store's address may hold a password, and what passes through Prefect is kept by it.
-    os.environ["AGRPO_DATABASE_URL"] = run.store_url
     _listen_for_stops()
     console = Console(file=sys.stderr if as_json else sys.stdout)
     found, interrupted = find_begun(run), False
+    go_on = go_on or command(f"resume {run.name}", run.store_url)
+    # The store's address may hold a password, and what passes through Prefect is kept by it.
+    os.environ["AGRPO_DATABASE_URL"] = run.store_url
     if found is None or found.status != "finished":
         load_secrets(run)
         check_input(run)

@@ -55,6 +55,7 @@ CASES = {
     "ports are ours": (["servers.args=[--port=8000]"], "--port=8000 is chosen by agrpo"),
     "no folder": (["output=run.yaml"], "output: run.yaml/x cannot be written (Not a directory)"),
     "read-only store": (["store.url=sqlite:////proc/agrpo/agrpo.db"], "cannot be written"),
+    "no address": (["store.url=nonsense"], "store URL 'nonsense' is no database URL"),
     "no database": (["store.url=mysql://here/agrpo"], "only sqlite and postgresql can hold runs"),
 }
 
