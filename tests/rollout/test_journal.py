@@ -115,7 +115,7 @@ def test_a_killed_group_is_resumed_with_the_siblings_that_were_finished(tmp_path
         leases.release(world.attempt, "stopped")
         world.attempt = leases.acquire(world.store, "run", leases.this_process())
         world.process_id = processes.register(world.attempt, "worker", 0, 1, 1, 0, "log")
-        policies.publish(world.attempt, 1, 1, "newer")
+        policies.publish(world.attempt, 1, 0, "newer")
         servers.confirm_version(world.attempt, world.server_id, 1)
         server.weight_version = "1"
         spec = dataclasses.replace(spec, token=world.attempt.token)
