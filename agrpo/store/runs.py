@@ -113,7 +113,7 @@ def _advice(store: Store, run_id: str) -> str:
     with store.read() as connection:
         known = connection.execute(select(schema.runs.c.run_id)).scalars().all()
     near = difflib.get_close_matches(run_id, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else "`agrpo runs` lists those that are"
+    return f"did you mean {near[0]!r}?" if near else f"`{command('runs', store.url)}` lists those that are"
 
 
 def find_run(store: Store, run_id: str) -> Run | None:
