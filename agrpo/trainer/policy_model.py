@@ -118,11 +118,6 @@ def named_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from named
 
 
-def weights_digest(model: nn.Module) -> str:
-    """Hash of what is trained: the same weights, the same digest."""
-    return digest_of(named_weights(model))
-
-
 def digest_of(named: Iterable[tuple[str, Tensor]]) -> str:
     """Hash of tensors and their names, in the order given."""
     digest = xxhash.xxh3_128()

@@ -4,13 +4,14 @@ import math
 from pathlib import Path
 
 import numpy as np
+from torch import nn
 from transformers import AutoTokenizer
 
 from agrpo.records import GroupCommit, Rollout, ScoredRollout, TurnRecord
 from agrpo.sequences import build_sequences
 from agrpo.store import Attempt, Store, groups, policies, workers
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
-from agrpo.trainer.policy_model import load_policy
+from agrpo.trainer.policy_model import digest_of, load_policy, named_weights
 from agrpo.trainer.policy_weights import PolicyWeights
 from agrpo.trainer.store_trainer import StoreTrainer
 from agrpo.trainer.work import RunWork
@@ -100,6 +101,11 @@ def say(
 ) -> None:
     """What the worker says of itself."""
     workers.state(attempt, worker, in_flight, admission_open, data_ended, allowance_step_seen)
+
+
+def weights_digest(model: nn.Module) -> str:
+    """Hash of what is trained: the same weights, the same digest."""
+    return digest_of(named_weights(model))
 
 
 def config(folder: Path, **settings: object) -> AsyncGRPOConfig:

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 from agrpo import AsyncGRPOConfig, AsyncGRPOTrainer, AsyncRolloutLoop
 from agrpo.errors import BadInput
 from agrpo.store import Store, events, metrics, policies, runs, servers
-from agrpo.trainer.policy_model import weights_digest
+from tests.trainer import ledger
 from tests.worlds.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.usefixtures("ledgers_hold")
@@ -125,12 +125,12 @@ def test_a_script_trains_against_a_real_server_and_resumes(trained_vllm_server):
     )
     model = str(trained_vllm_server.model_path)
     trainer = OwnTrainer(model=model, reward_funcs=digits, args=args, train_dataset=dataset())
-    before = weights_digest(trainer.model)
+    before = ledger.weights_digest(trainer.model)
     done = trainer.train()
     assert done.global_step == 2
-    trained = weights_digest(trainer.model)
+    trained = ledger.weights_digest(trainer.model)
     assert trained != before
-    assert weights_digest(AutoModelForCausalLM.from_pretrained(folder / "checkpoint-2")) == trained
+    assert ledger.weights_digest(AutoModelForCausalLM.from_pretrained(folder / "checkpoint-2")) == trained
 
     store = Store.open(f"sqlite:///{folder}/agrpo.db")
     run = runs.get_run(store, "train-1")
@@ -146,7 +146,7 @@ def test_a_script_trains_against_a_real_server_and_resumes(trained_vllm_server):
 
     again = OwnTrainer(model=model, reward_funcs=digits, args=args, train_dataset=dataset())
     assert again.train(resume_from_checkpoint=True).global_step == 2
-    assert weights_digest(again.model) == trained
+    assert ledger.weights_digest(again.model) == trained
     assert runs.get_run(store, "train-1").step == 2
 
     new = OwnTrainer(model=model, reward_funcs=digits, args=args, train_dataset=dataset())

@@ -20,7 +20,6 @@ from agrpo.trainer.policy_model import (
     load_tokenizer,
     named_weights,
     router_coefficient,
-    weights_digest,
 )
 from agrpo.trainer.row_loss import RowLoss
 from agrpo.trainer.rows import build_row
@@ -48,21 +47,25 @@ def llama(**settings):
 def test_fusing_keeps_names_ties_logits_and_digest(tied):
     model = llama(tie_word_embeddings=tied)
     tokens = torch.tensor([[1, 2, 3]])
-    names, digest, logits = [name for name, _ in named_weights(model)], weights_digest(model), model(tokens).logits
+    names, digest, logits = (
+        [name for name, _ in named_weights(model)],
+        ledger.weights_digest(model),
+        model(tokens).logits,
+    )
     head = fuse_head(model)
     assert fuse_head(model) is head and isinstance(model.lm_head, FusedHead)
     assert [name for name, _ in named_weights(model)] == names == sorted(names)
     assert ("lm_head.weight" in names) != tied
-    assert weights_digest(model) == digest
+    assert ledger.weights_digest(model) == digest
     assert torch.equal(model(tokens).logits, logits)
 
 
 def test_the_digest_sees_one_bit_of_one_weight():
     model = llama()
-    before = weights_digest(model)
+    before = ledger.weights_digest(model)
     with torch.no_grad():
         model.model.norm.weight[3] = torch.nextafter(model.model.norm.weight[3], torch.tensor(2.0))
-    assert weights_digest(model) != before
+    assert ledger.weights_digest(model) != before
 
 
 def test_logits_that_are_scaled_after_the_head_are_refused():

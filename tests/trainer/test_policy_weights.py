@@ -14,7 +14,6 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 from agrpo.store import Store, policies, steps
 from agrpo.trainer.checkpoint import Choice
 from agrpo.trainer.feed import StepOrder
-from agrpo.trainer.policy_model import weights_digest
 from agrpo.trainer.policy_weights import PolicyWeights
 from agrpo.trainer.probing import TextProbe
 from agrpo.trainer.replay import ReplayWork
@@ -69,7 +68,7 @@ def record(folder: Path, digest: str) -> None:
 def test_rank_0_holds_what_the_model_would_hold_unsharded(tmp_path: Path) -> None:
     make_tiny_model(tmp_path / "model")
     model = LlamaForCausalLM.from_pretrained(tmp_path / "model")
-    record(tmp_path, weights_digest(model))
+    record(tmp_path, ledger.weights_digest(model))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -77,6 +76,6 @@ def test_rank_0_holds_what_the_model_would_hold_unsharded(tmp_path: Path) -> Non
     gathered = torch.load(tmp_path / "gathered.pt", weights_only=True)
     plain = PolicyWeights(model)
     plain.gather()
-    assert gathered["digest"] == plain.digest() == weights_digest(model) and not plain.is_sharded
+    assert gathered["digest"] == plain.digest() == ledger.weights_digest(model) and not plain.is_sharded
     assert list(gathered["weights"]) == [name for name, _ in plain.named()]
     assert all(torch.equal(gathered["weights"][name], tensor) for name, tensor in plain.named())

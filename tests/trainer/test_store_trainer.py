@@ -7,7 +7,6 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from agrpo.store import checkpoints, events, metrics, policies, runs, samples, steps
-from agrpo.trainer.policy_model import weights_digest
 from tests.trainer import ledger
 from tests.worlds import small_groups
 from tests.worlds.tiny_model import make_tiny_model
@@ -73,7 +72,7 @@ def test_the_final_checkpoint_loads_with_its_tokenizer(attempt, model_path, tmp_
     trainer, _ = train(attempt, model_path, tmp_path)
     cursor = checkpoints.cursor(attempt.store, attempt.run_id)
     loaded = AutoModelForCausalLM.from_pretrained(cursor.path)
-    assert weights_digest(loaded) == weights_digest(trainer.model)
+    assert ledger.weights_digest(loaded) == ledger.weights_digest(trainer.model)
     assert loaded.config._attn_implementation == trainer.model.config._attn_implementation == "sdpa"
     assert len(AutoTokenizer.from_pretrained(cursor.path)) == len(AutoTokenizer.from_pretrained(model_path))
     with open(f"{cursor.path}/rollout_state.json") as file:
@@ -101,7 +100,7 @@ def test_killed_and_resumed_the_weights_are_bitwise_those_of_an_undisturbed_run(
     trainer, sync = train(again, model_path, tmp_path / "again", **settings)
     assert trainer.state.global_step == 4
     assert trained(again) == membership
-    assert weights_digest(trainer.model) == weights_digest(whole.model) == expected[-1]
+    assert ledger.weights_digest(trainer.model) == ledger.weights_digest(whole.model) == expected[-1]
     # Nothing is published during the replay; step 4 was never published before.
     assert sync.calls == [("settle", 4)]
     assert [row.digest for row in policies.policies(store, "again")] == expected
@@ -140,7 +139,7 @@ def test_a_finished_run_trains_nothing_more(attempt, model_path, tmp_path):
     again, _ = train(attempt, model_path, tmp_path, max_steps=2)
     assert again.state.global_step == 2
     assert steps.last_recorded(attempt.store, attempt.run_id) == 2
-    assert weights_digest(again.model) == weights_digest(trainer.model)
+    assert ledger.weights_digest(again.model) == ledger.weights_digest(trainer.model)
 
 
 def test_nothing_to_train_is_an_end_and_no_error(attempt, model_path, tmp_path):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import Qwen2_5_VLForConditionalGeneration
 
-from agrpo.trainer.policy_model import load_policy, named_weights, weights_digest
+from agrpo.trainer.policy_model import load_policy, named_weights
 from tests.trainer import ledger
 from tests.worlds import small_groups
 from tests.worlds.tiny_vision import tiny_vision
@@ -35,7 +35,7 @@ def test_only_the_text_model_is_sent_and_digested():
     names = [name for name, _ in named_weights(model)]
     assert "lm_head.weight" in names and "model.language_model.norm.weight" in names
     assert not any("visual" in name for name in names)
-    digest = weights_digest(model)
+    digest = ledger.weights_digest(model)
     with torch.no_grad():
         model.model.visual.patch_embed.proj.weight.zero_()
-    assert weights_digest(model) == digest
+    assert ledger.weights_digest(model) == digest
