@@ -115,12 +115,13 @@ class Child:
             with contextlib.suppress(ConnectionError):
                 self._pipe.send(None)
             self._process.join(LEAVE_S)
+            if self._process.exitcode == 0:  # it has killed what it started itself
+                return self._pipe.close()
         self.kill()
 
     def kill(self) -> None:
         """Kill it and all that it has started; blocks."""
-        if self._process.exitcode != 0:  # else it has done so itself
-            kill_group(self._process.pid, self._started)
+        kill_group(self._process.pid, self._started)
         self._process.join(PIPE_S)
         self._pipe.close()
 

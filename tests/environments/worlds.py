@@ -108,7 +108,7 @@ class Isolated:
 
     def die(self) -> None:
         """Die."""
-        os._exit(1)
+        os._exit(0)
 
     def fail(self, why: str = "no reason") -> None:
         """Fail.
@@ -174,7 +174,7 @@ class Holding:
 
     def die(self) -> None:
         """Die."""
-        os._exit(1)
+        os._exit(0)
 
     def hang(self) -> None:
         """Hang."""
