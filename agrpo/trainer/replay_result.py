@@ -32,7 +32,7 @@ class ReplayResult:
     """The weights it began with; None when the run noted none for that step."""
     checks: list[StepCheck]
     same_environment: bool
-    """Same torch, hardware, attention, threads and ranks as the run had all the time; kernels that repeat themselves."""
+    """Torch, hardware, attention, threads and ranks as in the whole run, and kernels that repeat themselves."""
 
     @property
     def verdict(self) -> Verdict:
