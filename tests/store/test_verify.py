@@ -186,7 +186,7 @@ def test_a_missing_step_is_found(trained):
         connection.execute(text("DELETE FROM step_samples WHERE step = 1"))
         connection.execute(text("DELETE FROM steps WHERE step = 1"))
     found = {problem.check for problem in verify(trained.store, trained.run_id).problems}
-    assert found == {"step_gap", "trained_once", "cursor"}
+    assert found == {"step_gap", "trained_once", "cursor", "policy_step"}
 
 
 def test_other_runs_do_not_disturb(trained):
