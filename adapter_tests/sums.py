@@ -23,8 +23,11 @@ class SumTask(vf.Task[SumData]):
 class Sums(vf.Taskset[SumTask]):
     """0+1 to 4+1."""
 
+    num_loads = 0
+
     def load(self) -> Iterator[SumTask]:
         """Five tasks."""
+        type(self).num_loads += 1
         for number in range(5):
             yield SumTask(SumData(prompt=f"What is {number}+1?", answer=str(number + 1)), self.config.task)
 

@@ -59,3 +59,4 @@ def test_a_taskset_is_played_by_its_own_harness_and_scored_by_its_own_function(
         assert rollout.reward == reward and len(rollout.turns) == 1
         (sample,) = build_sequences(rollout.turns)
         assert "What is 1+1?" in TOKENIZER.decode(sample.token_ids) and sample.num_trained == len(words) + 1
+    assert sys.modules["sums"].Sums.num_loads == 1

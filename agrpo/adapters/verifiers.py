@@ -7,8 +7,11 @@ Harnesses are started with the program `uv`. The package wants older libraries t
 runs and give the servers an environment of their own (servers.python).
 """
 
+import asyncio
+import functools
 import itertools
 import os
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +20,8 @@ from agrpo.harness.loop import AgentTask
 
 KEY_VARIABLE = "AGRPO_HARNESS_KEY"
 """verifiers reads keys from the environment only; the endpoint's address is its key, so that any value will do."""
+_LOADING = threading.Lock()
+"""A taskset may download and prepare a whole dataset: the rollouts that begin together wait for one of them."""
 _OUTAGES = {"SandboxError", "ToolsetError", "TunnelError", "InterceptionError", "ProviderError", "TimeoutError"}
 
 
@@ -38,12 +43,12 @@ class VerifiersTasks:
 
     async def __call__(self, task: AgentTask) -> float:
         """One episode; its reward. Raises Outage for sandboxes and servers that are away, RuntimeError for bugs."""
-        import verifiers.v1 as vf
+        played = (await asyncio.to_thread(self._tasks))[task.columns["task"]]
+        import verifiers.v1 as vf  # after a thread has imported it
 
         os.environ.setdefault(KEY_VARIABLE, "unused")
         environment = self._environment()
         client = vf.EvalClientConfig(base_url=task.base_url, api_key_var=KEY_VARIABLE)
-        played = next(itertools.islice(environment.taskset, task.columns["task"], None))
         async with environment.serving():
             episode = await environment.run_episode(played, vf.ModelContext(model=task.model, client=client))
         for error in [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]:
@@ -51,8 +56,9 @@ class VerifiersTasks:
             raise Outage(words) if error.type in _OUTAGES else RuntimeError(f"{words}\n{error.traceback}")
         return float(sum(trace.reward for trace in episode.traces))
 
-    def _tasks(self) -> Any:
-        return itertools.islice(self._environment().taskset, self.size)
+    def _tasks(self) -> list[Any]:
+        with _LOADING:
+            return _load(self)
 
     def _environment(self) -> Any:
         import verifiers.v1 as vf
@@ -62,6 +68,11 @@ class VerifiersTasks:
         return load_environment(
             vf.SingleAgentEnvConfig.model_validate({"taskset": {"id": self.taskset}, "agent": agent})
         )
+
+
+@functools.cache
+def _load(tasks: VerifiersTasks) -> list[Any]:
+    return list(itertools.islice(tasks._environment().taskset, tasks.size))
 
 
 def _shown(data: Any) -> list[dict[str, str]]:
