@@ -120,10 +120,10 @@ class PrefectWorld:
         self.start_server()
         self.start_worker()
 
-    def say(self, *arguments: str, check: bool = True) -> str:
-        """Run a module's command in the repository, as `python -m ARGUMENTS`; what it printed."""
+    def say(self, *arguments: str, check: bool = True, folder: Path = ROOT) -> str:
+        """Run a module's command, by default in the repository, as `python -m ARGUMENTS`; what it printed."""
         done = subprocess.run(
-            [PYTHON, "-m", *arguments], cwd=ROOT, env=self.environment, capture_output=True, text=True
+            [PYTHON, "-m", *arguments], cwd=folder, env=self.environment, capture_output=True, text=True
         )
         assert done.returncode == 0 or not check, f"{arguments}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr

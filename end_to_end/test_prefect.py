@@ -3,13 +3,14 @@
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agrpo.store import checkpoints, evaluations, events, processes, runs, workers
 from agrpo.store.verify import verify
-from end_to_end.prefect_world import PYTHON, PrefectWorld
+from end_to_end.prefect_world import PYTHON, ROOT, PrefectWorld
 from tests.worlds.kill_run import ROWS
 
 FOREVER = 100_000
@@ -35,12 +36,26 @@ def schedule(world: PrefectWorld) -> dict[str, Any]:
     return dict(found)
 
 
-def test_a_schedule_ships_paused_and_stays_as_a_person_left_it(world: PrefectWorld) -> None:
+def test_a_schedule_ships_paused_and_stays_as_a_person_left_it(world: PrefectWorld, tmp_path: Path) -> None:
     assert (schedule(world)["active"], schedule(world)["schedule"]["cron"]) == (False, "0 3 * * *")
-    for wish in (True, False):
-        switch_schedule(world, wish)
-        assert f"schedule nightly {'active' if wish else 'paused'}" in world.say("flows", "deploy")
-        assert schedule(world)["active"] is wish
+    switch_schedule(world, True)
+    assert "schedule nightly stays active" in world.say("flows", "deploy")
+    assert schedule(world)["active"] is True
+    switch_schedule(world, False)
+    own = (ROOT / "prefect.yaml").read_text().replace("active: false", "active: true").replace("[agrpo]", "[mine]")
+    (tmp_path / "prefect.yaml").write_text(own)
+    assert "schedule nightly stays paused" in world.say("flows", "deploy", folder=tmp_path)
+    assert schedule(world)["active"] is False
+
+
+def test_a_schedule_made_by_hand_survives_a_deploy(world: PrefectWorld) -> None:
+    path = f"/deployments/{deployment(world, 'agrpo-nightly/nightly')['id']}/schedules"
+    by_hand = {"active": True, "schedule": {"cron": "0 9 * * *", "timezone": "UTC"}}
+    world.api("POST", path, [by_hand])
+    assert "is put back" in world.say("flows", "deploy")
+    found = {one["schedule"]["cron"]: one for one in deployment(world, "agrpo-nightly/nightly")["schedules"]}
+    assert {cron: one["active"] for cron, one in found.items()} == {"0 3 * * *": False, "0 9 * * *": True}
+    world.api("DELETE", f"{path}/{found['0 9 * * *']['id']}")
 
 
 def switch_schedule(world: PrefectWorld, wish: bool) -> None:
