@@ -114,7 +114,7 @@ def test_a_worker_ends_with_its_parent(tmp_path: Path, server: ScriptedServer) -
     eventually(lambda: server.requests, START_LIMIT_S)
     pid = int((tmp_path / "pid").read_text())
     parent.kill()
-    eventually(lambda: not is_running(pid), 10.0)
+    eventually(lambda: not is_running(pid), 30.0)
 
 
 class Marked(AsyncRolloutLoop):
