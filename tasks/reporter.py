@@ -36,8 +36,13 @@ _LAST_REPORT_S = 10.0
 _REPORTS_UNTIL_NAMED = 3
 """Prefect's engine names a run that begins again, too, and that may come after us."""
 _WORTH_A_LINE = {
-    *("restart", "given_up", "adopted", "hung"),
-    *("server_lost_weights", "environment_changed", "checkpoint_skipped"),
+    "restart",
+    "given_up",
+    "adopted",
+    "hung",
+    "server_lost_weights",
+    "environment_changed",
+    "checkpoint_skipped",
 }
 _STOPS = {StateType.CANCELLING, StateType.CANCELLED}
 
