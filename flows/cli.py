@@ -11,7 +11,7 @@ from cyclopts import App, CycloptsError
 from agrpo.cli.runs import print_runs
 from agrpo.cli.show import print_run
 from agrpo.cli.stores import opened
-from agrpo.errors import AgrpoError, BadInput
+from agrpo.errors import AgrpoError, BadInput, StoreOutage
 from agrpo.launch.exits import BAD_INPUT, FAILED
 from agrpo.store import command
 from agrpo.store import runs as stored_runs
@@ -242,13 +242,17 @@ def _looked_at(run: "RunFile") -> str:
     from agrpo.session.check import check_data, check_input, find_begun
     from flows.beforehand import load_secrets
 
-    found = find_begun(run, migrate=False)
+    found, unasked = None, ""
+    try:
+        found = find_begun(run, migrate=False)
+    except StoreOutage as error:  # a file may be looked at where its database cannot be reached
+        unasked = f"; whether its name is free is not known: {error}"
     if found is not None and found.status == "finished":
         return f"run '{run.name}' is finished already; nothing would be done"
     load_secrets(run)
     check_input(run)
     check_data(run)
-    return f"fine; run '{run.name}' would keep its files in {run.run_dir if found is None else found.run_dir}"
+    return f"fine; run '{run.name}' would keep its files in {run.run_dir if found is None else found.run_dir}{unasked}"
 
 
 def main() -> None:

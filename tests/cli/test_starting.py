@@ -107,6 +107,14 @@ def test_a_dry_run_asks_what_the_run_would_ask(folder: Path, attempt: Attempt) -
     assert "refuses us (401)" in ended.stderr
 
 
+def test_a_dry_run_says_when_it_could_not_ask_the_database(folder: Path) -> None:
+    ended = agrpo(
+        folder, "train", "run.yaml", "--dry-run", "--set", "store.url=postgresql://me:secret@/a?host=/nowhere"
+    )
+    assert (ended.returncode, "secret" in ended.stdout) == (0, False), ended
+    assert "fine; run 'x'" in ended.stdout and "whether its name is free is not known" in ended.stdout
+
+
 def test_new_data_is_not_accepted_for_a_run_that_somebody_runs(folder: Path, attempt: Attempt) -> None:
     runs.check_data(attempt, "fingerprint")
     ended = agrpo(folder, "resume", "x", "--store", attempt.store.url, "--accept-new-data")
