@@ -11,6 +11,7 @@ from agrpo.evaluation.server import hidden_gpus, serving
 from agrpo.evaluation.tasks import fingerprint
 from agrpo.inference.client import is_healthy
 from agrpo.launch import exits
+from agrpo.launch.child import ChildSpec
 from agrpo.runfile import RunFile
 from agrpo.session import specs
 from agrpo.session.placement import placement
@@ -70,12 +71,21 @@ def evaluate_model(store: Store, run: RunFile, step: int, model: str, url: str |
 def _server(run: RunFile, model: str, url: str | None) -> AbstractContextManager[str]:
     if url is not None:
         return nullcontext(url)
-    own = run.servers.model_copy(update={"urls": [], "count": 1})
-    served = run.model_copy(update={"model": run.model.model_copy(update={"path": model}), "servers": own})
-    spec = specs.server(served, 0, placement(served))
+    spec = lone_server(run, model)
     assert spec.url is not None and not callable(spec.command)
     log_path = run.run_dir / "logs" / "evaluation-server.log"
     return serving(list(spec.command), dict(spec.env), spec.url, log_path, run.servers.start_timeout_s)
+
+
+def lone_server(run: RunFile, model: str) -> ChildSpec:
+    """One server for these weights, and no trainer beside it: a machine's only GPU is the server's."""
+    changed = {
+        "model": run.model.model_copy(update={"path": model}),
+        "servers": run.servers.model_copy(update={"urls": [], "count": 1}),
+        "trainer": run.trainer.model_copy(update={"gpus": []}),
+    }
+    served = run.model_copy(update=changed)
+    return specs.server(served, 0, placement(served))
 
 
 def _answer(store: Store, run: RunFile, evaluation_id: int, url: str) -> None:

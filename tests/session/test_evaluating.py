@@ -13,7 +13,8 @@ from agrpo.errors import BadInput
 from agrpo.inference.client import is_healthy
 from agrpo.inference.command import free_port
 from agrpo.runfile import config_hash, load, stored_config
-from agrpo.session.evaluating import evaluate_run, to_evaluate
+from agrpo.session.evaluating import evaluate_run, lone_server, to_evaluate
+from agrpo.session.placement import placement
 from agrpo.settings import DataSettings
 from agrpo.store import Store, evaluations, leases, runs, steps
 from tests.worlds.kill_run import ROOT, KillRun
@@ -43,6 +44,16 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     run = load(tmp_path / "run.yaml", ["evaluation={num_samples: 3, pass_reward: 0.5}"])
     runs.create_run(world.store, run.name, stored_config(run), config_hash(run), str(run.run_dir))
     return world.store
+
+
+def test_a_machines_only_gpu_goes_to_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    KillRun(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with pytest.raises(BadInput, match=r"0 of the GPUs \[0\] are left for servers"):
+        placement(load(tmp_path / "run.yaml", ["servers={urls: []}"]))
+    for trainer in ("{}", "{gpus: [0]}"):
+        run = load(tmp_path / "run.yaml", [f"trainer={trainer}"])
+        assert lone_server(run, "checkpoint").env["CUDA_VISIBLE_DEVICES"] == "0"
 
 
 def test_a_model_gets_numbers_and_is_not_asked_twice(store: Store, url: str) -> None:
