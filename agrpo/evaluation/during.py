@@ -27,10 +27,8 @@ async def watch(spec: WorkerSpec, run: runfile.RunFile, attempt: Attempt) -> Non
 
     Raises what ended the looking after the servers as well, in the middle of an evaluation: it would wait for them.
     """
-    pool = ServerPool(spec.config.vllm_server_timeout, _leave_alone)
-    loops = [
-        asyncio.ensure_future(loop) for loop in (_follow(pool, attempt), _keep_evaluating(spec, run, pool, attempt))
-    ]
+    evaluator = _Evaluator(spec, run, attempt)
+    loops = [asyncio.ensure_future(loop) for loop in (evaluator.follow(), evaluator.keep_evaluating())]
     try:
         for ended in (await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED))[0]:
             ended.result()
@@ -38,39 +36,44 @@ async def watch(spec: WorkerSpec, run: runfile.RunFile, attempt: Attempt) -> Non
         for loop in loops:
             loop.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
-        await pool.close()
+        await evaluator.pool.close()
 
 
-async def _keep_evaluating(spec: WorkerSpec, run: runfile.RunFile, pool: ServerPool, attempt: Attempt) -> None:
-    tasks = fingerprint(run)  # of what this process has imported, whatever the files say later
-    while True:
-        step = due_step(attempt.store, run)
-        if step is None:
-            processes.beat(attempt, "evaluator", 0, "evaluation", "waiting for steps")
+class _Evaluator:
+    def __init__(self, spec: WorkerSpec, run: runfile.RunFile, attempt: Attempt) -> None:
+        self.pool = ServerPool(spec.config.vllm_server_timeout, _leave_alone)
+        self._spec = spec
+        self._run = run
+        self._attempt = attempt
+        self._doing = "waiting for steps"
+
+    async def follow(self) -> None:
+        """Keep the pool up to date and say that we live. Raises LeaseLost when another attempt owns the run."""
+        store, run_id = self._attempt.store, self._attempt.run_id
+        while True:
+            processes.beat(self._attempt, "evaluator", 0, "evaluation", self._doing)
+            await self.pool.update(servers.servers(store, run_id), policies.current_version(store, run_id))
             await asyncio.sleep(LOOK_EVERY_S)
-        else:
-            processes.beat(attempt, "evaluator", 0, "evaluation", f"step {step}")
-            await _evaluate(spec, run, pool, attempt, step, tasks)
 
+    async def keep_evaluating(self) -> None:
+        """Evaluate what is due, for ever."""
+        tasks = fingerprint(self._run)  # of what this process has imported, whatever the files say later
+        while True:
+            step = due_step(self._attempt.store, self._run)
+            if step is None:
+                self._doing = "waiting for steps"
+                await asyncio.sleep(LOOK_EVERY_S)
+            else:
+                self._doing = f"step {step}"
+                await self._evaluate(step, tasks)
 
-async def _evaluate(
-    spec: WorkerSpec, run: runfile.RunFile, pool: ServerPool, attempt: Attempt, step: int, tasks: str
-) -> None:
-    store = attempt.store
-    began = policies.current_version(store, run.name)
-    number = evaluations.begin(attempt, run.name, step, name_in_training(run.name, step), tasks)
-    await answer_all(spec, pool, attempt, number)
-    versions = {"first_version": began, "last_version": policies.current_version(store, run.name)}
-    evaluations.finish(attempt, number, {**values_of(store, run, number), **versions})
-
-
-async def _follow(pool: ServerPool, attempt: Attempt) -> None:
-    """Keep the pool up to date. Raises LeaseLost when another attempt owns the run."""
-    while True:
-        processes.beat(attempt, "evaluator", 0, "servers")
-        version = policies.current_version(attempt.store, attempt.run_id)
-        await pool.update(servers.servers(attempt.store, attempt.run_id), version)
-        await asyncio.sleep(LOOK_EVERY_S)
+    async def _evaluate(self, step: int, tasks: str) -> None:
+        attempt, store, name = self._attempt, self._attempt.store, self._run.name
+        began = policies.current_version(store, name)
+        number = evaluations.begin(attempt, name, step, name_in_training(name, step), tasks)
+        await answer_all(self._spec, self.pool, attempt, number)
+        versions = {"first_version": began, "last_version": policies.current_version(store, name)}
+        evaluations.finish(attempt, number, {**values_of(store, self._run, number), **versions})
 
 
 async def _leave_alone(server: ServerRecord) -> None:

@@ -14,7 +14,7 @@ from agrpo.launch import exits
 from agrpo.launch.child import ChildSpec
 from agrpo.runfile import RunFile
 from agrpo.session import specs
-from agrpo.session.placement import placement
+from agrpo.session.placement import placement, visible_gpus
 from agrpo.session.stored import settings_of
 from agrpo.settings import DataSettings
 from agrpo.store import Store, checkpoints, evaluations, runs
@@ -82,8 +82,9 @@ def lone_server(run: RunFile, model: str) -> ChildSpec:
     changed = {
         "model": run.model.model_copy(update={"path": model}),
         "servers": run.servers.model_copy(update={"urls": [], "count": 1}),
-        "trainer": run.trainer.model_copy(update={"gpus": []}),
     }
+    if len(visible_gpus()) == 1:
+        changed["trainer"] = run.trainer.model_copy(update={"gpus": []})
     served = run.model_copy(update=changed)
     return specs.server(served, 0, placement(served))
 

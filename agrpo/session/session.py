@@ -122,9 +122,10 @@ class Session:
     def wait_for_evaluation(self) -> None:
         """Wait until no evaluation is due any more, or none can be made; servers and evaluator work meanwhile.
 
-        Raises what `wait_for_checkpoint` raises.
+        An evaluator that has to be started twice meanwhile is not waited for. Raises what `wait_for_checkpoint` raises.
         """
-        while self._ask(self._is_evaluating):
+        patience = self._evaluator_restarts() + 1
+        while self._ask(self._is_evaluating) and self._evaluator_restarts() <= patience:
             self._launcher.raise_if_failed()
             self._raise_if_stopped()
             time.sleep(_TICK_S)
@@ -154,6 +155,9 @@ class Session:
         version = policies.current_version(store, run_id)
         served = any(row.weight_version == version for row in servers.servers(store, run_id))
         return alive and served and due_step(store, self.run) is not None
+
+    def _evaluator_restarts(self) -> int:
+        return sum(child.restarts for child in self._launcher.children() if child.kind == "evaluator")
 
     def _healthy_urls(self) -> set[str]:
         return {row.url for row in servers.healthy(self.attempt.store, self.attempt.run_id)}

@@ -51,7 +51,7 @@ def evaluator(run: RunFile, attempt: Attempt) -> ChildSpec:
     """The process that evaluates while training goes on."""
     command = (sys.executable, "-m", "agrpo.evaluation.during", *_identity(attempt))
     spec = _spec(run, "evaluator", 0, command, {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
-    return dataclasses.replace(spec, optional=True)
+    return dataclasses.replace(spec, optional=True, silence_limit_s=run.trainer.rollout_worker_timeout)
 
 
 def trainer(run: RunFile, attempt: Attempt, placement: Placement) -> ChildSpec:

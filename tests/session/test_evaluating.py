@@ -54,6 +54,8 @@ def test_a_machines_only_gpu_goes_to_the_server(tmp_path: Path, monkeypatch: pyt
     for trainer in ("{}", "{gpus: [0]}"):
         run = load(tmp_path / "run.yaml", [f"trainer={trainer}"])
         assert lone_server(run, "checkpoint").env["CUDA_VISIBLE_DEVICES"] == "0"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")  # the last one may be training
+    assert lone_server(load(tmp_path / "run.yaml"), "checkpoint").env["CUDA_VISIBLE_DEVICES"] == "0"
 
 
 def test_a_model_gets_numbers_and_is_not_asked_twice(store: Store, url: str) -> None:

@@ -107,12 +107,18 @@ def test_a_stop_is_obeyed_while_a_server_starts(run: RunFile, store: Store, idle
     assert processes.live(store, run.name) == []
 
 
-@pytest.fixture
-def evaluating(run: RunFile, store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Session, Attempt]]:
+@pytest.fixture(params=[("sleep 300", 0)])
+def evaluating(
+    request: pytest.FixtureRequest, run: RunFile, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Session, Attempt]]:
     """A session whose training has ended at step 4, the evaluation of which takes for ever."""
+    line, limit = request.param
     run = with_servers(run, urls=[URL])
     run = run.model_copy(update={"evaluation": EvaluationSettings(steps=2)})
-    sleeper = ChildSpec("evaluator", 0, ("sleep", "300"), Path("evaluator.log"), restart_limit=0, optional=True)
+    command = ("sh", "-c", line)
+    sleeper = ChildSpec(
+        "evaluator", 0, command, Path("evaluator.log"), restart_limit=limit, backoff_s=0.01, optional=True
+    )
     monkeypatch.setattr(specs, "evaluator", lambda run, attempt: sleeper)
     attempt = begin(run, store)
     policies.publish(attempt, 0, 4, "digest")
@@ -133,6 +139,12 @@ def test_the_last_evaluation_is_waited_for_and_a_stop_meanwhile_is_obeyed(
         session.wait_for_evaluation()
     number = evaluations.begin(store, attempt.run_id, 4, name_in_training(attempt.run_id, 4), "tasks")
     evaluations.finish(store, number, {})
+    session.wait_for_evaluation()
+
+
+@pytest.mark.parametrize("evaluating", [("exit 75", 1000)], indirect=True)
+def test_an_evaluator_that_begins_again_and_again_is_not_waited_for(evaluating: tuple[Session, Attempt]) -> None:
+    session, _ = evaluating
     session.wait_for_evaluation()
 
 
