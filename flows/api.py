@@ -3,15 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import httpx
 from prefect.client.orchestration import get_client
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL
 
 from agrpo.doctor.places import hide_password
 from agrpo.errors import AgrpoError, BadInput, Outage
+from tasks.timeline import SAYS_NO
 
-SAYS_NO = (httpx.TransportError, PrefectHTTPStatusError)
 _MAY_NOT = (401, 403)
 
 
@@ -44,6 +43,8 @@ def require_api() -> None:
 
 def trouble(error: Exception) -> AgrpoError:
     """What Prefect's server did to us, in one line: BadInput when we may not ask it, else Outage."""
+    if not PREFECT_API_URL.value():
+        return Outage(f"the Prefect server of this command alone does not answer ({error}); try again")
     where = f"Prefect's server at {hide_password(str(PREFECT_API_URL.value()))}"
     if not isinstance(error, PrefectHTTPStatusError):
         return Outage(

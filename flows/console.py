@@ -64,9 +64,10 @@ def _listen_for_stops() -> None:
 def _train(run: RunFile, folder: Path, console: Console) -> None:
     from prefect.exceptions import CancelledRun
 
-    from flows.api import SAYS_NO, trouble
+    from flows.api import trouble
     from flows.embedded import prefect_api
     from flows.train import train
+    from tasks.timeline import SAYS_NO
 
     try:
         with prefect_api(folder / "logs" / "prefect.log"), watching(run.store_url, run.name, console):
@@ -75,8 +76,11 @@ def _train(run: RunFile, folder: Path, console: Console) -> None:
         pass
     except SAYS_NO as error:
         # Whether Prefect heard of the end is Prefect's matter: how the run ended stands in the store.
-        if _summary(run) is None:
+        summary = _summary(run)
+        if summary is None:
             raise trouble(error) from error
+        if summary.status != "finished":
+            print(f"agrpo: {trouble(error)}", file=sys.stderr)
 
 
 def _outcome(run: RunFile, console: Console, as_json: bool, go_on: str) -> int:

@@ -15,7 +15,7 @@ from agrpo.session.evaluating import to_evaluate
 from agrpo.settings import DataSettings
 from flows.again import ended_already
 from tasks import evaluation
-from tasks.timeline import load_secrets, shown, unless_away
+from tasks.timeline import load_secrets, migrate, shown, unless_away
 
 MAX_ATTEMPTS = 5
 
@@ -43,7 +43,7 @@ def evaluate(
     if store is not None and urlsplit(store).password is not None:
         raise BadInput("store: Prefect keeps parameters, and this one holds a password; leave it to AGRPO_DATABASE_URL")
     with opened(store) as kept:
-        kept.migrate()
+        shown(migrate, kept.url)
         asked = to_evaluate(kept, run, data)
         if asked.secrets:
             shown(load_secrets, asked)

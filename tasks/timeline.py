@@ -25,8 +25,10 @@ from agrpo.session.session import Session
 from agrpo.store import Store
 
 stage = partial(task, cache_policy=NO_CACHE, persist_result=False)
-_PREFECT_SAYS_NO = (httpx.TransportError, PrefectHTTPStatusError, Pause)
-"""It is away; or the flow run is paused, and Prefect would end a process that is to keep its servers."""
+SAYS_NO = (httpx.TransportError, PrefectHTTPStatusError)
+"""What Prefect's server does to us when it is away, or in trouble, or does not know us."""
+_NO_TASK_NOW = (*SAYS_NO, Pause)
+"""Or the flow run is paused, and Prefect would end a process that is to keep its servers."""
 
 
 def shown(staged: Any, *arguments: Any) -> Any:
@@ -36,13 +38,13 @@ def shown(staged: Any, *arguments: Any) -> Any:
     """
     try:
         return staged(*arguments)
-    except _PREFECT_SAYS_NO:
+    except _NO_TASK_NOW:
         return staged.fn(*arguments)
 
 
 def unless_away(tell: Callable[..., Any], *arguments: Any, **named: Any) -> None:
     """Tell Prefect something that stands in the store, too: a run is not to fail because Prefect is away."""
-    with suppress(*_PREFECT_SAYS_NO):
+    with suppress(*_NO_TASK_NOW):
         tell(*arguments, **named)
 
 

@@ -26,11 +26,12 @@ def examine(run: RunFile | None, store_url: str, beforehand: Callable[[RunFile],
     except BadInput as error:
         gpus = []
         yield Finding("gpus", "problem", str(error), "write the numbers, then ask again")
+    else:
+        yield check_gpus(gpus, installed("torch"))
     if servers.urls:
         yield from map(check_server, servers.urls)
     else:
         yield from check_servers_environment(servers.python, bool(gpus))
-    yield check_gpus(gpus, installed("torch"))
     yield check_memory()
     yield check_shared_memory()
     yield check_disk(Path("runs") if run is None else run.run_dir)

@@ -57,14 +57,15 @@ class HarnessRolloutLoop(AsyncRolloutLoop):
         await self._endpoint.start()  # not in `setup`, which a subclass may fill without knowing of ours
         with self._endpoint.open(session, copy_context()) as (base_url, api_key):
             task = AgentTask(base_url, api_key, self.model_name, prompt, _columns())
-            reward = None
+            reward, gave_up = None, None
             try:
                 reward = await self.threads.run(self._agent, {"task": task}, self._agent_timeout_s)
-            except Exception:
+            except Exception as error:
                 if session.failure is None:
                     raise
+                gave_up = error
         if session.failure is not None and not isinstance(session.failure, ContextFull):
-            raise session.failure
+            raise session.failure from gave_up
         return Rollout(
             session.completion(),
             [token_id for turn in session.turns for token_id in turn.output_ids],

@@ -55,21 +55,27 @@ def attach(
         runs.allow_attempts(store, run_id, max_attempts)
     attempt = _acquire(store, run_id, lease_ttl_s, flow_run_id, wait_s)
     try:
-        before = runs.get_run(store, run_id)  # the holder that we waited for may have done anything
-        if before.status == "finished":
-            leases.release(attempt, "finished")
-            return Attached(None, runs.summary(store, run_id))
-        changed = refuse_other_settings(store, before, config, config_hash, reading)
-        if changed:
-            renewal.renew_settings(attempt, config, config_hash, str(run_dir.absolute()), changed)
-        elif before.config != config:  # limits and evaluations may change at any time; the processes read them here
-            runs.set_config(attempt, config, config_hash)
-        events.add(attempt, "attached", _why_it_begins(attempt, before.error), step=before.step)
-        runs.set_status(attempt, "running")
+        return _begin(attempt, config, config_hash, run_dir, reading)
     except BaseException:
         with contextlib.suppress(AgrpoError):  # the error in hand says more
             leases.release(attempt, "stopped")
         raise
+
+
+def _begin(attempt: Attempt, config: dict[str, Any], config_hash: str, run_dir: Path, reading: Reading) -> Attached:
+    """With the lease in hand: the holder that we waited for may have done anything."""
+    store, run_id = attempt.store, attempt.run_id
+    before = runs.get_run(store, run_id)
+    if before.status == "finished":
+        leases.release(attempt, "finished")
+        return Attached(None, runs.summary(store, run_id))
+    changed = refuse_other_settings(store, before, config, config_hash, reading)
+    if changed:
+        renewal.renew_settings(attempt, config, config_hash, str(run_dir.absolute()), changed)
+    elif before.config != config:  # limits and evaluations may change at any time; the processes read them here
+        runs.set_config(attempt, config, config_hash)
+    events.add(attempt, "attached", _why_it_begins(attempt, before.error), step=before.step)
+    runs.set_status(attempt, "running")
     return Attached(attempt, None)
 
 

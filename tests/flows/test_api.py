@@ -1,11 +1,12 @@
 """A Prefect server that answers, but not as one would like."""
 
+import httpx
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from agrpo.errors import BadInput, Outage
-from flows.api import configured_api, require_api
+from flows.api import configured_api, require_api, trouble
 from tests.worlds.prefect_answers import prefect_answering
 
 
@@ -35,3 +36,9 @@ def test_an_error_of_the_server_is_an_outage_that_names_what_was_asked() -> None
         get_client(sync_client=True) as client,
     ):
         client.read_work_pools()
+
+
+def test_a_server_of_this_command_alone_is_nothing_to_be_configured() -> None:
+    with temporary_settings(restore_defaults={PREFECT_API_URL}):
+        said = str(trouble(httpx.ConnectError("refused")))
+    assert said == "the Prefect server of this command alone does not answer (refused); try again"

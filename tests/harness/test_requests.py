@@ -231,8 +231,9 @@ def test_a_client_that_recovers_from_an_error_of_ours_fails_nothing() -> None:
 
     garbled = Answer(changes={"logprobs": None})
     assert roll(agent, garbled, "6").reward == 1.0
-    with pytest.raises(MalformedAnswer):
+    with pytest.raises(MalformedAnswer) as caught:
         roll(agent, garbled, garbled)
+    assert isinstance(caught.value.__cause__, openai.APIStatusError)  # what the agent made of it
 
 
 def test_a_conversation_that_the_template_refuses_fails_alone() -> None:
