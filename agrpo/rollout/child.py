@@ -6,8 +6,6 @@ import inspect
 import multiprocessing
 import os
 import pickle
-import threading
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -58,9 +56,15 @@ class Child:
     """A spawned process that runs one call at a time."""
 
     def __init__(self, process: Any, pipe: Connection) -> None:
+        from agrpo.launch.child import open_supervisor  # not in what we start: it would load the store, too
+
         self.info: Any = None
         """What it told of itself."""
         self._process = process
+        # Only another process ends code that holds the GIL when we have been killed.
+        self._guard = open_supervisor(["--guard", str(process.pid), "--grace", str(LEAVE_S), "--kill-after", "0"])
+        assert self._guard.stdout is not None
+        self._guard.stdout.close()
         self._pipe = pipe
         self._is_idle = False
         stat = read_stat(process.pid)
@@ -115,8 +119,6 @@ class Child:
             with contextlib.suppress(ConnectionError):
                 self._pipe.send(None)
             self._process.join(LEAVE_S)
-            if self._process.exitcode == 0:  # it has killed what it started itself
-                return self._pipe.close()
         self.kill()
 
     def kill(self) -> None:
@@ -124,6 +126,8 @@ class Child:
         kill_group(self._process.pid, self._started)
         self._process.join(PIPE_S)
         self._pipe.close()
+        with self._guard:
+            self._guard.kill()
 
     def _receive(self, timeout_s: float) -> Any:
         if not self._pipe.poll(timeout_s):
@@ -144,7 +148,6 @@ def _serve(make: Callable[[], Served], pipe: Connection) -> None:
     """Run in the child: answer calls until it is told to leave, or the parent's end of the pipe closes."""
     os.setpgid(0, 0)  # so that what outlives its parent in here is found, and no signal for the worker's group comes in
     multiprocessing.current_process().daemon = False  # a daemon may not start processes
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     loop = asyncio.new_event_loop()
     served = Served({})
 
@@ -162,16 +165,6 @@ def _serve(make: Callable[[], Served], pipe: Connection) -> None:
         served.leave()
     finally:
         kill_family(os.getpid(), os.getpid())
-
-
-def _end_with_parent() -> None:
-    """End what hangs in a call, or in leaving, when the parent has gone."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    time.sleep(LEAVE_S)
-    kill_family(os.getpid(), os.getpid())
-    os._exit(1)
 
 
 def _outcome(

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -68,6 +69,24 @@ def test_calls_do_not_take_the_answers_of_others_and_what_cannot_be_sent_is_a_bu
     assert not is_running(process.info) and not (tmp_path / "said").exists()
 
 
+@pytest.mark.parametrize("when", ["told to leave", "left by itself"])
+def test_nothing_that_a_process_started_stays_when_it_ends_well(when: str) -> None:
+    process = Child.start(starts_another)
+    if when == "left by itself":  # between two calls
+        process.call("leave_soon", {}, 5.0)
+        eventually(lambda: not is_running(process.info[0]))
+    process.end()
+    assert not any(map(is_running, process.info))
+
+
+def starts_another() -> Served:
+    def leave_soon() -> None:
+        threading.Timer(0.1, os._exit, (0,)).start()
+
+    other = subprocess.Popen(["sleep", "3600"])
+    return Served({"leave_soon": leave_soon}, (os.getpid(), other.pid))
+
+
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_process_leaves_or_ends_when_whoever_started_it_is_killed(hangs: bool, tmp_path: Path) -> None:
     said, pids = tmp_path / "said", tmp_path / "pids"
@@ -80,18 +99,19 @@ def test_a_process_leaves_or_ends_when_whoever_started_it_is_killed(hangs: bool,
     assert said.exists() != hangs
 
 
-def served_impatiently(said: Path, pids: Path) -> Served:
-    child.LEAVE_S = 0.1
-
-    def hang() -> None:
+def served_without_end(said: Path, pids: Path) -> Served:
+    def hang() -> int:
+        """A single call into C: no other thread of the process gets a turn."""
         pids.write_text(str(os.getpid()))
-        signal.pause()
+        return sum(range(10**12))
 
     return dataclasses.replace(served(said), functions={"hang": hang})
 
 
 def be_parent(said: Path, pids: Path, *how: str) -> None:
-    known = Child.start(partial(served_impatiently, said, pids))
+    if how:
+        child.LEAVE_S = 0.1
+    known = Child.start(partial(served_without_end, said, pids))
     if how:
         known.call("hang", {}, 3600.0)
     pids.write_text(str(known.info))
