@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProgressCallback, Trainer, TrainerCallback
 from transformers.trainer_utils import SaveStrategy, TrainOutput
@@ -57,6 +58,7 @@ class StoreTrainer(Trainer):
         self._folder: Path | None = None
         self._to_show: list[TrainingSequence] = []
         self._random_state = RandomState.now()
+        self._made_optimizer = optimizers == (None, None)
         freeze_tower(model)
         head = fuse_head(model)
         self._row_loss = RowLoss(head, args, router_coefficient(model, args))
@@ -101,10 +103,16 @@ class StoreTrainer(Trainer):
         return 1, steps, 0, 0, 0, steps * args.gradient_accumulation_steps, steps
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Gradients' moments and the place in the schedule; all that is a setting stays this run's own."""
+        """Gradients' moments and the place in the schedule; all that is a setting stays this run's own.
+
+        Other schedules, and what a script made itself, may change settings step by step: the checkpoint knows them.
+        """
         if checkpoint is not None:
-            assert self.optimizer is not None and self.lr_scheduler is not None
-            with own_settings(self.optimizer, self.lr_scheduler):
+            optimizer, scheduler = self.optimizer, self.lr_scheduler
+            loading: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+            if self._made_optimizer and optimizer is not None and type(scheduler) is LambdaLR:
+                loading = own_settings(optimizer, scheduler)
+            with loading:
                 super()._load_optimizer_and_scheduler(checkpoint)
             self.state.compute_steps(self.args, self.state.max_steps)  # type: ignore[no-untyped-call]
 

@@ -1,7 +1,9 @@
 """A run whose samples were made by hand: no server, no worker process."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -124,11 +126,17 @@ def config(folder: Path, **settings: object) -> AsyncGRPOConfig:
 
 
 def trainer_for(
-    attempt: Attempt, model_path: Path, args: AsyncGRPOConfig, token_budget: int = 64, with_tokenizer: bool = True
+    attempt: Attempt,
+    model_path: Path,
+    args: AsyncGRPOConfig,
+    token_budget: int = 64,
+    with_tokenizer: bool = True,
+    optimizers: Callable[[nn.Module], tuple[Any, Any]] = lambda model: (None, None),
 ):
     """A trainer and its work, ready for train_in."""
     model = load_policy(str(model_path), args)
-    trainer = StoreTrainer(model, args, AutoTokenizer.from_pretrained(model_path) if with_tokenizer else None)
+    tokenizer = AutoTokenizer.from_pretrained(model_path) if with_tokenizer else None
+    trainer = StoreTrainer(model, args, tokenizer, optimizers=optimizers(model))
     sync = NoServers(attempt)
     work = RunWork(
         attempt=attempt,

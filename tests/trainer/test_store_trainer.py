@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from torch.optim import lr_scheduler
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from agrpo.store import checkpoints, events, metrics, policies, runs, samples, steps
@@ -39,8 +40,8 @@ def attempt(tmp_path):
     store.close()
 
 
-def train(attempt, model_path, tmp_path, callback=None, **settings):
-    trainer, work, sync = ledger.trainer_for(attempt, model_path, ledger.config(tmp_path, **settings))
+def train(attempt, model_path, tmp_path, callback=None, parts=None, **settings):
+    trainer, work, sync = ledger.trainer_for(attempt, model_path, ledger.config(tmp_path, **settings), **(parts or {}))
     if callback is not None:
         trainer.add_callback(callback)
     trainer.train_in(work)
@@ -106,6 +107,42 @@ def test_killed_and_resumed_the_weights_are_bitwise_those_of_an_undisturbed_run(
     assert [row.digest for row in policies.policies(store, "again")] == expected
     assert not [event for event in events.events(store, "again") if event.kind == "replay_differs"]
     assert [step for step, _ in metrics.series(store, "again")] == [1, 2, 3, 4]
+    assert schedule(again) == schedule(attempt)
+    store.close()
+
+
+def schedule(attempt):
+    """What the last checkpoint says of it."""
+    return torch.load(f"{checkpoints.cursor(attempt.store, attempt.run_id).path}/scheduler.pt")
+
+
+def one_cycle(optimizer):
+    return lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=9)
+
+
+def in_sequence(optimizer):
+    parts = [lr_scheduler.LinearLR(optimizer, 0.5, total_iters=1), lr_scheduler.ExponentialLR(optimizer, 0.9)]
+    return lr_scheduler.SequentialLR(optimizer, parts, [1])
+
+
+@pytest.mark.parametrize("make_scheduler", [one_cycle, in_sequence])
+def test_a_scripts_own_schedule_goes_on_where_it_was(attempt, model_path, tmp_path, make_scheduler):
+    """One that changes more than the rate, and one that has no base rates."""
+
+    def optimizers(model):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        return optimizer, make_scheduler(optimizer)
+
+    ledger.fill(attempt, 6)
+    settings = {"parts": {"optimizers": optimizers}, "save_steps": 1}
+    train(attempt, model_path, tmp_path / "whole", **settings)
+    store = ledger.open_store(tmp_path)
+    again = small_groups.start_run(store, "again")
+    ledger.fill(again, 6)
+    with pytest.raises(Killed):
+        train(again, model_path, tmp_path / "again", KillAfter(2), **settings)
+    train(again, model_path, tmp_path / "again", **settings)
+    assert steps.digests(store, "again") == steps.digests(attempt.store, attempt.run_id)
     store.close()
 
 
