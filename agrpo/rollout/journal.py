@@ -1,7 +1,8 @@
 """The turns of a group as they come back: kept at once, and given again instead of generated when a group is resumed.
 
-A resumed rollout is run from its start. As long as it asks what it asked before it gets the answers that it got,
-without any server; from the first other prompt on it generates. Its tools run again, as they do after an outage.
+A resumed rollout is run from its start. What it asked before it gets answered as it was, without any server, also when
+an agent's requests beside each other come in another order; for any other prompt it generates. Its tools run again, as
+they do after an outage.
 """
 
 from collections.abc import Callable
@@ -37,7 +38,8 @@ class MemberJournal:
         self._group_id = group_id
         self._member = member
         self._turns = known
-        self._position = 0
+        self._given: set[int] = set()
+        """Places of those that this try has had."""
         self._keep = keep
         self._is_over = False
 
@@ -52,24 +54,25 @@ class MemberJournal:
 
     def forget(self) -> None:
         """Nothing that came back is given again."""
-        self._turns, self._position = [], 0
+        self._turns, self._given = [], set()
 
     def recall(self, prompt_ids: list[int]) -> TurnRecord | None:
-        """What came back for this prompt at this place before; None: it must be generated."""
-        if self._position == len(self._turns) or self._turns[self._position].prompt_ids != prompt_ids:
-            return None
-        self._position += 1
-        return copy(self._turns[self._position - 1])  # a hook may change its own
+        """What came back for this prompt before, and was not given in this try; None: it must be generated."""
+        for place, turn in enumerate(self._turns):
+            if place not in self._given and turn.prompt_ids == prompt_ids:
+                self._given.add(place)
+                return copy(turn)  # a hook may change its own
+        return None
 
     def note(self, turn: TurnRecord) -> None:
         """A turn came back."""
         if self._is_over:
             return
-        turn = copy(turn)
-        before = self._turns[self._position - 1] if self._position else None
-        self._turns = [*self._turns[: self._position], turn]
-        self._keep(NewTurn(self._group_id, self._member, self._position, self.version, before, turn))
-        self._position += 1
+        turn, place = copy(turn), len(self._turns)
+        before = self._turns[-1] if self._turns else None
+        self._turns = [*self._turns, turn]
+        self._given.add(place)
+        self._keep(NewTurn(self._group_id, self._member, place, self.version, before, turn))
 
 
 class GroupJournal:

@@ -66,17 +66,29 @@ def test_a_turn_that_comes_back_after_its_try_is_kept_by_nobody():
     assert len(kept.new) == 1
 
 
-def test_from_the_first_other_question_on_it_generates():
+def test_another_question_is_generated_and_costs_nothing_that_is_kept():
     kept = Kept()
     journal = MemberJournal(7, 0, 5, [FIRST, SECOND], kept.keep)
     assert journal.recall(FIRST.prompt_ids) == FIRST
     assert journal.recall([1, 2, 9]) is None
     other = turn([1, 2, 9], [6])
     journal.note(other)
-    assert kept.new == [(0, 1, 5, FIRST, other)]
-    assert journal.recall(SECOND.prompt_ids) is None
+    assert kept.new == [(0, 2, 5, SECOND, other)]
+    assert journal.recall(other.prompt_ids) is None
+    assert journal.recall(SECOND.prompt_ids) == SECOND
     journal.forget()
     assert journal.recall(FIRST.prompt_ids) is None
+    journal.note(other)
+    assert kept.new[1:] == [(0, 0, 5, None, other)]
+
+
+def test_requests_beside_each_other_are_given_again_in_any_order():
+    kept = Kept()
+    like_first = turn(FIRST.prompt_ids, [8])
+    journal = MemberJournal(7, 0, 5, [SECOND, FIRST, like_first], kept.keep)
+    prompts = [FIRST.prompt_ids, FIRST.prompt_ids, SECOND.prompt_ids, SECOND.prompt_ids]
+    assert [journal.recall(prompt) for prompt in prompts] == [FIRST, like_first, SECOND, None]
+    assert journal.again().recall(FIRST.prompt_ids) == FIRST and kept.new == []
 
 
 def test_a_group_began_when_its_oldest_rollout_did():
