@@ -5,7 +5,8 @@
 
 A server has as many sessions as its `max_concurrent_envs` says, one unless told otherwise. Give as many as rollouts run
 at the same time (max_concurrent_rollouts), by one server or several together; a rollout that finds none is recorded as
-failed. Older servers have no sessions but one episode, and are refused. The client, websockets, comes with Prefect.
+failed. Older servers have no sessions but one episode, and are refused. The client, websockets, comes with the
+extra `adapters`.
 """
 
 import contextlib
@@ -41,16 +42,7 @@ class OpenEnv(contextlib.AbstractContextManager["OpenEnv"]):
         self._session: ClientConnection | None = None
 
     def __exit__(self, *error: object) -> None:
-        """Give the session back, and wait until the server has it: somebody else may want it at once."""
-        from websockets.exceptions import ConnectionClosed
-
-        if self._session is None:
-            return
-        with contextlib.suppress(ConnectionClosed, TimeoutError):
-            self._session.send(json.dumps({"type": "close"}))
-            while True:
-                self._session.recv(CLOSE_S)
-        self._session.close()
+        self._give_back()
 
     def reset(self, **columns: Any) -> str:
         """Begin an episode for the row's columns; the task and the first observation."""
@@ -92,6 +84,7 @@ class OpenEnv(contextlib.AbstractContextManager["OpenEnv"]):
         """The first answer in a new session, of whichever server has one to give."""
         failures = []
         for url in random.sample(self._urls, len(self._urls)):
+            self._give_back()
             try:
                 self._session = self._connect(url)
                 return self._ask(self._session, "reset", given)
@@ -101,6 +94,22 @@ class OpenEnv(contextlib.AbstractContextManager["OpenEnv"]):
             f"none of {len(self._urls)} OpenEnv servers has a session to give, the last one said: {failures[-1]}; "
             "start more or raise their max_concurrent_envs, or lower max_concurrent_rollouts"
         )
+
+    def _give_back(self) -> None:
+        """End the session, and wait until the server has it: somebody else may want it at once."""
+        from websockets.exceptions import WebSocketException
+
+        session, self._session = self._session, None
+        if session is None:
+            return
+        try:
+            # Whoever was cancelled in the middle of an action still listens, and ends with the session.
+            with contextlib.suppress(WebSocketException, TimeoutError):
+                session.send(json.dumps({"type": "close"}))
+                while True:
+                    session.recv(CLOSE_S)
+        finally:
+            session.close()
 
     def _connect(self, url: str) -> "ClientConnection":
         from websockets.exceptions import InvalidStatus, WebSocketException

@@ -1,12 +1,14 @@
 """Sessions of an OpenEnv server, played by one that keeps its protocol."""
 
 import asyncio
+import contextlib
 import functools
 import http
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -25,13 +27,15 @@ from tests.worlds.processes import eventually
 class EchoServer:
     """Echoes messages for a reward of 0.5, an episode ends with the third step; `max_sessions` at a time.
 
-    Does not take the message "bad", breaks at "bug", ends the session at "away".
+    Does not take the message "bad", breaks at "bug", ends the session at "away", does not answer to "hang".
     """
 
     def __init__(self, max_sessions: int = 1) -> None:
         self.max_sessions = max_sessions
         self.sessions: list[ServerConnection] = []
+        self.refused: list[ServerConnection] = []
         self.resets: list[dict[str, Any]] = []
+        self.is_silent = threading.Event()
         self.status = 0
         self._server: Server = serve(self._session, "127.0.0.1", 0, process_request=self._refuse)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -49,7 +53,12 @@ class EchoServer:
 
     def _session(self, connection: ServerConnection) -> None:
         if len(self.sessions) >= self.max_sessions:
-            return _send(connection, "error", code="CAPACITY_REACHED", message="Server at capacity")
+            self.refused.append(connection)
+            _send(connection, "error", code="CAPACITY_REACHED", message="Server at capacity")
+            with contextlib.suppress(ConnectionClosed):
+                while json.loads(connection.recv())["type"] != "close":
+                    pass
+            return self.refused.remove(connection)
         self.sessions.append(connection)
         try:
             self._answer(connection)
@@ -68,6 +77,9 @@ class EchoServer:
                 steps = -1
             if said == "away":
                 return
+            if said == "hang":
+                self.is_silent.set()
+                continue
             if said in ("bad", "bug"):
                 code = "VALIDATION_ERROR" if said == "bad" else "EXECUTION_ERROR"
                 _send(connection, "error", code=code, message=f"no {said}")
@@ -174,3 +186,25 @@ def test_a_session_that_the_server_ended_between_rollouts_is_followed_by_another
 def test_what_an_environment_refuses_to_begin_with_is_a_bug(start: Callable[..., EchoServer]) -> None:
     with OpenEnv(start().url) as environment, pytest.raises(ValueError, match="reset: no bug"):
         environment.reset(message="bug")
+
+
+def test_a_session_is_given_back_while_a_cancelled_call_still_listens(start: Callable[..., EchoServer]) -> None:
+    server = start()
+    with OpenEnv(server.url) as environment:
+        environment.reset(seed=1)
+        with ThreadPoolExecutor() as threads:
+            call = threads.submit(environment.act, "hang")
+            assert server.is_silent.wait(10.0)
+            environment.__exit__()
+            with pytest.raises(ConnectionError, match="the session is over"):
+                call.result(10.0)
+    eventually(lambda: server.sessions == [])
+
+
+def test_no_session_stays_open_where_another_server_is_asked(start: Callable[..., EchoServer]) -> None:
+    servers = [start(0), start(0)]
+    with OpenEnv([server.url for server in servers]) as environment:
+        with pytest.raises(ConnectionError, match="none of 2"):
+            environment.reset(seed=1)
+        eventually(lambda: sum(len(server.refused) for server in servers) <= 1, 5.0)
+    eventually(lambda: not any(server.refused for server in servers))
