@@ -1,6 +1,7 @@
 """Answers and scores held-out prompts through whatever serves the policy."""
 
 import asyncio
+import contextlib
 import dataclasses
 from typing import Protocol
 
@@ -72,18 +73,18 @@ async def answer_all(spec: WorkerSpec, servers: Servers, writer: Writer, evaluat
                 evaluations.add(writer, evaluation_id, answers)
 
     try:
-        await loop.setup()
-        async with asyncio.TaskGroup() as tasks:
-            for index in range(len(spec.dataset)):
-                tasks.create_task(answer(prompts.prompt(index)))
+        async with contextlib.AsyncExitStack() as open_parts:  # what one raises while it is closed skips no other
+            if environments is not None:
+                open_parts.push_async_callback(environments.close)
+            open_parts.callback(tools.close)
+            open_parts.callback(scorer.close)
+            open_parts.push_async_callback(loop.close)
+            await loop.setup()
+            async with asyncio.TaskGroup() as tasks:
+                for index in range(len(spec.dataset)):
+                    tasks.create_task(answer(prompts.prompt(index)))
     except BaseExceptionGroup as errors:
         raise root_error(errors) from errors
-    finally:
-        await loop.close()
-        scorer.close()
-        tools.close()
-        if environments is not None:
-            await environments.close()
 
 
 def scored_answers(generated: GeneratedGroup, rewards: dict[str, list[float | None]]) -> list[ScoredAnswer]:
