@@ -29,13 +29,16 @@ class LocalEnvironment:
     def start(cls, factory: Callable[[], Any], threads: Threads) -> Self:
         """Make the instance; blocks. Raises BadInput for one that wants a process, which only a class can say."""
         instance, leave = made(factory)
-        if wants_process(type(instance)):
+        try:
+            if wants_process(type(instance)):
+                raise BadInput(
+                    f"{factory!r:.200} made an instance of {type(instance).__name__}, which wants a process of its "
+                    "own; mark the factory with agrpo.isolated, too, or give the class itself"
+                )
+            return cls(instance, threads, leave)
+        except BaseException:
             leave()
-            raise BadInput(
-                f"{factory!r:.200} made an instance of {type(instance).__name__}, which wants a process of its own; "
-                "mark the factory with agrpo.isolated, too, or give the class itself"
-            )
-        return cls(instance, threads, leave)
+            raise
 
     async def reset(self, columns: dict[str, Any], timeout_s: float) -> Any:
         """Begin a rollout; None, or what the environment says to the model."""

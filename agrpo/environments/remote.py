@@ -28,7 +28,12 @@ class RemoteEnvironment:
     @classmethod
     def start(cls, factory: Callable[[], Any], threads: Threads, tool_timeout_s: float, timeout_s: float) -> Any:
         """Start a process and make the environment in it; blocks."""
-        return cls(Child.start(partial(_served, factory), timeout_s), threads, tool_timeout_s)
+        child = Child.start(partial(_served, factory), timeout_s)
+        try:
+            return cls(child, threads, tool_timeout_s)
+        except BaseException:
+            child.end()
+            raise
 
     async def reset(self, columns: dict[str, Any], timeout_s: float) -> Any:
         """Begin a rollout; None, or what the environment says to the model."""

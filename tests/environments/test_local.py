@@ -84,6 +84,24 @@ def test_a_process_that_only_the_made_class_asks_for_is_not_forgotten() -> None:
     play(make_isolated, scene)
 
 
+class Forgetful(Held):
+    """Does not return itself."""
+
+    def __enter__(self) -> None:  # type: ignore[override]
+        super().__enter__()
+
+
+def test_an_instance_that_is_no_environment_is_left() -> None:
+    Held.held.clear()
+
+    async def scene(pool: EnvironmentPool) -> None:
+        with pytest.raises(BadInput, match="environment NoneType has no reset method"):
+            await visit(pool)
+
+    play(Forgetful, scene)
+    assert Held.held == ["taken", "given back"]
+
+
 def test_what_a_rollout_does_to_its_row_is_its_own() -> None:
     class Board(Increment):
         def reset(self, target: int = 2, **columns: Any) -> str:

@@ -108,7 +108,7 @@ def test_a_slow_start_keeps_its_own_limit(monkeypatch: pytest.MonkeyPatch) -> No
         await visit(pool)
 
     monkeypatch.setattr(RemoteEnvironment, "start", start)
-    play(Increment, scene, TimeLimits(5.0, 0.2, 5.0), isolated=True)
+    play(Increment, scene, TimeLimits(5.0, 1.0, 5.0), isolated=True)
 
 
 def test_an_idle_instance_of_another_name_makes_room() -> None:

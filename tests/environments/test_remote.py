@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from agrpo.environments.pool import EnvironmentPool, TimeLimits
+from agrpo.errors import BadInput
 from agrpo.tools.calls import ToolCall
 from agrpo.tools.tally import ToolTally
 from tests.environments.test_pool import play, visit
@@ -53,3 +54,21 @@ def test_what_is_idle_at_the_end_is_left(tmp_path: Path) -> None:
 
     play(functools.partial(Holding, "fork", said), scene)
     assert said.exists() and not any(map(is_running, pids))
+
+
+class Forgetful(Holding):
+    """Does not return itself."""
+
+    def __enter__(self) -> None:  # type: ignore[override]
+        super().__enter__()
+
+
+def test_a_process_that_holds_no_environment_is_left(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+
+    async def scene(pool: EnvironmentPool) -> None:
+        with pytest.raises(BadInput, match="environment NoneType has no reset method"):
+            await visit(pool)
+
+    play(functools.partial(Forgetful, "shell", said), scene)
+    assert said.exists()
