@@ -127,10 +127,10 @@ async def work(spec: WorkerSpec, attempt: Attempt, process_id: int) -> bool:
     async with contextlib.AsyncExitStack() as open_parts:  # what one raises while it is closed skips none of the others
         if environments is not None:
             open_parts.push_async_callback(environments.close)  # last: it may take longer than there is time
-        open_parts.callback(ledger.close)
-        open_parts.push_async_callback(pool.close)
         open_parts.callback(tools.close)
         open_parts.callback(scorer.close)
+        open_parts.callback(ledger.close)  # before what ends processes, for the same reason
+        open_parts.push_async_callback(pool.close)
         for watch in (_end_with_parent(work), _end_when_left(ledger, work)):
             open_parts.callback(asyncio.ensure_future(watch).cancel)
         with contextlib.suppress(asyncio.CancelledError):

@@ -16,6 +16,7 @@ import pytest
 from agrpo import runfile
 from agrpo.launch import exits
 from agrpo.rollout.loop import AsyncRolloutLoop
+from agrpo.rollout.scoring import Scorer
 from agrpo.rollout.worker import end_tokens, refuse_unpicklable, run_worker
 from agrpo.store import events, groups, leases, processes, runs, samples, workers
 from agrpo.tools.isolated import IsolatedTools
@@ -198,14 +199,22 @@ def test_a_worker_that_is_to_leave_finishes_what_it_has_begun(tmp_path: Path, se
     assert said.in_flight == 0 and said.admission_open  # whoever comes next goes on: no reason to train a small step
 
 
-def test_a_part_that_cannot_be_closed_keeps_no_other_open(
+def test_the_store_is_done_with_first_and_a_part_that_cannot_be_closed_keeps_no_other_open(
     tmp_path: Path, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stuck(tools: IsolatedTools) -> None:
+    before = set(threading.enumerate())
+    open_then: list[list[threading.Thread]] = []
+
+    def store_threads() -> list[threading.Thread]:
+        return [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("store_")]
+
+    def stuck(part: Scorer | IsolatedTools) -> None:
+        open_then.append(store_threads())
         raise OSError("a process cannot be ended")
 
     monkeypatch.setattr(IsolatedTools, "close", stuck)
+    monkeypatch.setattr(Scorer, "close", stuck)
     world = RunWorld(tmp_path, server)
     with pytest.raises(OSError, match="a process cannot be ended"):
-        world.run(world.spec(rows(2)), lambda: finished(world, 1))
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("store_")]
+        world.run(world.spec(rows(2)), lambda: finished(world, 1) and bool(store_threads()))
+    assert open_then == [[], []] and store_threads() == []
