@@ -83,18 +83,15 @@ class Scorer:
 
     async def _call(self, name: str, group: RolloutGroup) -> Any:
         function = self._functions[name]
-        arguments = {
-            # Other functions, and rollouts of later epochs, get the row, too: what one changes is its own.
-            **copy.deepcopy({**group.reward_kwargs, "prompts": group.prompts}),
-            "completions": group.completions,
-            "completion_ids": group.completions_ids,
-        }
+        row = {**group.reward_kwargs, "prompts": group.prompts}
+        answers = {"completions": group.completions, "completion_ids": group.completions_ids}
         if wants_process(function):
             try:
-                return await self._isolated.call(name, arguments, self._timeout_s)
+                return await self._isolated.call(name, {**row, **answers}, self._timeout_s)
             except ChildBug as bug:
                 raise RewardError(f"reward function {name!r} raised in its process:\n{bug}") from None
-        return await self._threads.run(function, arguments, self._timeout_s)
+        # Other functions, and rollouts of later epochs, get the row, too: what one changes is its own.
+        return await self._threads.run(function, {**copy.deepcopy(row), **answers}, self._timeout_s)
 
 
 def source_names(functions: Sequence[RewardFunction]) -> list[str]:

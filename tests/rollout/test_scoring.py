@@ -114,6 +114,18 @@ def test_what_a_function_does_to_its_row_is_its_own() -> None:
     assert score([counts, counts], scored, scored) == [{"counts": [3.0, 3.0], "counts_2": [3.0, 3.0]}] * 2
 
 
+class OnlyPickled:
+    """Stands for a large column."""
+
+    def __deepcopy__(self, memo: Any) -> None:
+        raise AssertionError("copied for nothing")
+
+
+def test_a_row_that_goes_to_a_process_is_not_copied_before() -> None:
+    (rewards,) = score([process_id], group(picture=OnlyPickled()))
+    assert rewards["process_id"][0] != os.getpid()
+
+
 def test_a_reward_of_the_rollout_itself_is_a_source() -> None:
     (rewards,) = score([by_id], group(rewards=[0.5, None]))
     assert rewards == {"by_id": [0.0, 1.0], "rollout": [0.5, None]}
