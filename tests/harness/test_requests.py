@@ -132,14 +132,15 @@ def test_an_answer_makes_nothing_good_that_failed_meanwhile() -> None:
         try:
             ask(task, {"role": "user", "content": "garbled"})
         finally:
+            has_failed.set()
             beside.join(20.0)
 
     async def play(loop: HarnessRolloutLoop) -> None:
         with pytest.raises(MalformedAnswer):
             await loop.generate_one(PROMPT, [])
 
-    garbled = Answer(changes={"logprobs": None})
-    with ScriptedServer(lambda prompt, params, n: says("6", after_s=1.0) if n == 1 else garbled) as server:
+    has_failed, garbled = threading.Event(), Answer(changes={"logprobs": None})
+    with ScriptedServer(lambda prompt, params, n: says("6", after=has_failed) if n == 1 else garbled) as server:
         scene(server, agent, play)
 
 

@@ -19,6 +19,8 @@ class Answer:
     """-0.5 for every token when None."""
     status: int = 200
     after_s: float = 0.0
+    after: threading.Event | None = None
+    """It comes when this is set."""
     changes: dict[str, Any] = field(default_factory=dict)
     """Replaces entries of the choice."""
 
@@ -99,6 +101,8 @@ class ScriptedServer:
         self.requests.append((body["token_ids"], body["sampling_params"]))
         answer = self.script(body["token_ids"], body["sampling_params"], len(self.requests))
         await asyncio.sleep(answer.after_s)
+        while answer.after is not None and not answer.after.is_set():
+            await asyncio.sleep(0.01)
         if answer.status != 200:
             return web.json_response({"error": {"message": "the script says no"}}, status=answer.status)
         return web.json_response({"choices": [self._choice(answer)]})
