@@ -8,7 +8,7 @@ import pytest
 
 from agrpo.cli.fork import fork_run
 from agrpo.session.replays import replay_run
-from agrpo.store import runs
+from agrpo.store import command, runs
 from agrpo.store.verify import verify
 from tests.worlds.kill_run import NAME, KillRun
 from tests.worlds.postgres import Postgres
@@ -57,7 +57,7 @@ def test_a_fork_goes_on_from_a_step_without_a_checkpoint(run: KillRun, monkeypat
     begin, end = run.step() - 2, run.step() + 1
     changes = [f"trainer.max_steps={end}", "trainer.learning_rate=2e-3", "trainer.save_total_limit=3"]
     said = fork_run(run.store_url, NAME, begin, "fork", changes)
-    assert said.endswith(f"agrpo resume fork --store {run.store_url}")
+    assert said.endswith(command("resume fork", run.store_url))
     run.start("fork")
     run.wait("the fork's end", run.ended)
     assert runs.get_run(run.store, "fork").step == end, run.log()
