@@ -164,10 +164,12 @@ class RunWork:
     def _note_environment(self) -> None:
         """Record what bitwise equality depends on, and say when it is not as it was."""
         now = environment(self._attention_backend)
-        before = runs.get_run(self.store, self._attempt.run_id).environment or {}
-        changed = sorted(key for key, value in before.items() if now.get(key) != value)
-        if changed:
-            events.add(self._attempt, "environment_changed", f"other {', '.join(changed)} than before", was=before)
+        before = runs.get_run(self.store, self._attempt.run_id).environment or now
+        words = [f"other {key} than before" for key in now if key in before and before[key] != now[key]]
+        # An earlier version could have made other bits of the same steps, whatever of this it noted.
+        words += [f"an earlier version of agrpo noted no {key}" for key in now if key not in before]
+        if words:
+            events.add(self._attempt, "environment_changed", "; ".join(words), was=before)
         runs.set_environment(self._attempt, now)
 
 

@@ -8,6 +8,7 @@ from torch.optim import lr_scheduler
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from agrpo.store import checkpoints, events, metrics, policies, runs, samples, steps
+from agrpo.trainer.work import environment
 from tests.trainer import ledger
 from tests.worlds import small_groups
 from tests.worlds.tiny_model import make_tiny_model
@@ -166,6 +167,23 @@ def test_a_replay_that_makes_other_weights_is_noticed(attempt, model_path, tmp_p
     _, sync = train(attempt, model_path, tmp_path, learning_rate=2e-2)
     assert sync.calls == [("settle", 2)]
     assert [event.kind for event in events.events(attempt.store, attempt.run_id)].count("replay_differs") == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("torch", "another", "other torch than before"),
+        ("attention_backend", None, "an earlier version of agrpo noted no attention_backend"),
+    ],
+)
+def test_an_environment_that_is_not_known_to_be_the_same_is_told(attempt, model_path, tmp_path, key, value, words):
+    ledger.fill(attempt, 2)
+    noted = {**environment("tree_cpu"), key: value}
+    runs.set_environment(attempt, {name: known for name, known in noted.items() if known is not None})
+    for _ in range(2):
+        train(attempt, model_path, tmp_path)
+    found = events.events(attempt.store, attempt.run_id)
+    assert [event.message for event in found if event.kind == "environment_changed"] == [words]
 
 
 def test_a_finished_run_trains_nothing_more(attempt, model_path, tmp_path):
