@@ -18,7 +18,7 @@ from agrpo.launch.launcher import Launcher
 from agrpo.launch.loops import LoopWatch
 from agrpo.launch.spawned import leave_reimported_script
 from agrpo.rollout.worker import WorkerSpec, run_worker
-from agrpo.store import Attempt, Store, checkpoints, leases, runs, servers
+from agrpo.store import Attempt, Store, leases, runs, servers
 from agrpo.store.leases import Outcome
 from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 from agrpo.trainer.stopping import StopSwitch
@@ -63,8 +63,8 @@ def attach_script(store: Store, args: AsyncGRPOConfig, model_name: str, resume: 
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
     # An earlier version may have noted fewer settings; the others are taken as they are now.
     attached = attach(store, f"train-{number}", config, digest, output_dir, reading=lambda noted: {**config, **noted})
-    if number > 1 and attached.attempt is not None and not checkpoints.all(store, f"train-{number}"):
-        _set_aside(output_dir, number - 1)
+    if number > 1 and attached.attempt is not None:
+        _take_the_place(attached.attempt, output_dir, number - 1, bool(resume))
     return attached
 
 
@@ -122,9 +122,8 @@ def running(attempt: Attempt, args: AsyncGRPOConfig, stop: StopSwitch) -> Iterat
 
 
 def _decisive(args: AsyncGRPOConfig, model_name: str) -> dict[str, Any]:
-    names = (
-        LEARNING if is_endless(vars(args)) else (*LEARNING, "max_steps")
-    )  # a schedule with an end is stretched by it
+    # A schedule with an end is stretched by it.
+    names = LEARNING if is_endless(vars(args)) else (*LEARNING, "max_steps")
     return {"model": model_name, **{name: _plain(vars(args)[name]) for name in names}}
 
 
@@ -143,8 +142,18 @@ def _refuse_foreign(store: Store, run_id: str, path: str) -> None:
         )
 
 
-def _set_aside(output_dir: Path, number: int) -> None:
-    """Move the checkpoints of the run before out of the way of one that has none yet."""
+def _take_the_place(attempt: Attempt, output_dir: Path, number: int, resumes: bool) -> None:
+    """Set aside what the run before has left, until this one has trained: what lies there from then on is its own."""
+    try:
+        if runs.get_run(attempt.store, attempt.run_id).step == 0:
+            _set_aside(output_dir, number, resumes)
+    except BaseException:
+        runs.set_status(attempt, "stopped")
+        leases.release(attempt, "stopped")
+        raise
+
+
+def _set_aside(output_dir: Path, number: int, resumes: bool) -> None:
     place = output_dir / f"previous-{number}"
     found = sorted([*output_dir.glob("checkpoint-*"), *output_dir.glob("tmp-*")])
     old = [folder for folder in found if not (place / folder.name).exists()]
@@ -153,8 +162,5 @@ def _set_aside(output_dir: Path, number: int) -> None:
     place.mkdir(exist_ok=True)
     for folder in old:
         folder.rename(place / folder.name)
-    print(
-        f"train() begins a new run: {len(old)} older checkpoints are now in {place} "
-        "(resume_from_checkpoint=True would have continued)",
-        flush=True,
-    )
+    hint = "" if resumes else " (resume_from_checkpoint=True would have continued)"
+    print(f"train() begins run train-{number + 1}: {len(old)} older checkpoints are now in {place}{hint}", flush=True)

@@ -98,6 +98,39 @@ def test_a_new_run_takes_the_old_checkpoints_away_only_once_it_exists(tmp_path: 
     store.close()
 
 
+def test_a_resumed_run_keeps_what_it_was_filling(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ledger.config(tmp_path, output_dir=str(tmp_path))
+    store = open_store(tmp_path)
+    for _ in range(2):
+        attached = attach_script(store, args, "model", resume=None)
+        assert attached.attempt is not None
+        leases.release(attached.attempt, "stopped")
+    second = leases.acquire(store, "train-2", DEAD)
+    steps.record(second, 1, [], 0)
+    steps.finish(second, 1, "digest", {})
+    (tmp_path / "tmp-1-1").mkdir()
+    assert attach_script(store, args, "model", resume=True).attempt is not None
+    assert (tmp_path / "tmp-1-1").is_dir() and "begins" not in capsys.readouterr().out
+    store.close()
+
+
+def test_a_run_that_cannot_set_old_checkpoints_aside_gives_its_lease_back(tmp_path: Path) -> None:
+    args = ledger.config(tmp_path, output_dir=str(tmp_path))
+    store = open_store(tmp_path)
+    first = attach_script(store, args, "model", resume=None)
+    assert first.attempt is not None
+    leases.release(first.attempt, "stopped")
+    (tmp_path / "checkpoint-1").mkdir()
+    (tmp_path / "previous-1").touch()
+    with pytest.raises(FileExistsError):
+        attach_script(store, args, "model", resume=None)
+    assert runs.get_run(store, "train-2").status == "stopped" and leases.current(store, "train-2") is None
+    (tmp_path / "previous-1").unlink()
+    attach_script(store, args, "model", resume=True)
+    assert (tmp_path / "previous-1" / "checkpoint-1").is_dir()
+    store.close()
+
+
 def test_a_run_that_was_asked_to_stop_is_stopped_and_goes_on(tmp_path: Path) -> None:
     args = ledger.config(tmp_path, output_dir=str(tmp_path))
     store, stop = open_store(tmp_path), StopSwitch()
