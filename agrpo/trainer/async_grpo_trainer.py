@@ -74,6 +74,7 @@ class AsyncGRPOTrainer(StoreTrainer):
 
         Raises TypeError naming a reward function that cannot reach the worker, ChildFailed when the worker is lost.
         """
+        self.stop.clear()  # after Ctrl-C a notebook calls this again
         refuse_unpicklable(self._worker_spec("", "", 0))
         if ranks.rank() != 0:
             return self._follow()

@@ -32,11 +32,14 @@ class StopSwitch:
         """Sleep, but not beyond a request; whether there is one."""
         return self._turned.wait(seconds)
 
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[None]:
-        """Listen to signals, where the interpreter allows it: in the main thread. What was asked before is over."""
+    def clear(self) -> None:
+        """Turn it back: what was asked before is over."""
         self._turned.clear()
         self._signal = None
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Listen to signals, where the interpreter allows it: in the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

