@@ -76,12 +76,16 @@ def family(root: int, group: int | None = None) -> set[int]:
 
 
 def kill_family(root: int, group: int | None = None, within_s: float = 5.0) -> None:
-    """SIGKILL for a family until none of it is left; what the kernel cannot end within the time stays."""
-    deadline = time.monotonic() + within_s
-    while (pids := family(root, group)) and time.monotonic() < deadline:
+    """SIGKILL for a family until none of it is left; what another user runs stays, or cannot be ended in time."""
+    deadline, foreign = time.monotonic() + within_s, set[int]()
+    while (pids := family(root, group) - foreign) and time.monotonic() < deadline:
         for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
+            try:
                 os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            except PermissionError:
+                foreign.add(pid)
         time.sleep(0.01)
 
 
@@ -95,7 +99,7 @@ def kill_group(leader: int, started: int) -> None:
 def terminate_group(leader: int) -> None:
     """SIGTERM for a group, or for its leader alone before it has made itself one."""
     for send in (os.killpg, os.kill):
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             return send(leader, signal.SIGTERM)
 
 

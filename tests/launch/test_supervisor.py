@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -238,6 +239,22 @@ def test_a_reused_pid_is_not_the_process(tmp_path: Path) -> None:
     assert other_stat is not None
     supervisor.kill_group(other.pid, other_stat.started)
     assert other.wait(timeout=5) == -signal.SIGKILL
+
+
+def test_what_runs_as_another_user_stays_and_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pid: int, number: int) -> None:
+        raise PermissionError
+
+    other = subprocess.Popen(["sleep", "60"], process_group=0)
+    with monkeypatch.context() as patched:
+        for name in ("kill", "killpg"):
+            patched.setattr(os, name, refuse)
+        begin = time.monotonic()
+        supervisor.terminate_group(other.pid)
+        supervisor.kill_family(other.pid, within_s=60.0)
+    assert time.monotonic() - begin < 30 and other.poll() is None
+    other.kill()
+    other.wait()
 
 
 def test_the_command_ends_with_a_supervisor_that_is_killed_together_with_its_owner(tmp_path: Path) -> None:
