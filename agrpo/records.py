@@ -12,6 +12,9 @@ import numpy as np
 
 Message = dict[str, Any]
 
+NO_REWARD = "no_reward"
+"""Why a group is dropped of which no source scored any rollout."""
+
 
 @dataclass(slots=True)
 class TurnRecord:
@@ -142,6 +145,6 @@ class GroupCommit:
     """Tokens of the first turn's prompt [prompt tokens]."""
     rollouts: list[ScoredRollout]
     drop_reason: str | None = None
-    """None: the samples are pending; else why the whole group is dropped ("no_signal", "unscored", ...)."""
+    """None: the samples are pending; else why the whole group is dropped ("no_signal", NO_REWARD, "unscored", ...)."""
     stats: dict[str, float] = field(default_factory=dict)
     """Measurements of this group for the metrics (durations in seconds, counts)."""

@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from agrpo.allowance import GroupSize, admits
-from agrpo.errors import BadInput
+from agrpo.records import NO_REWARD
 from agrpo.rollout.beats import LoopBeats
 from agrpo.rollout.cap import ConcurrencyCap
-from agrpo.rollout.finishing import NO_REWARD, finished
+from agrpo.rollout.finishing import finished
 from agrpo.rollout.gauges import Gauges
 from agrpo.rollout.groups import GroupFailed, GroupGenerator, root_error
 from agrpo.rollout.hooks import close_after, set_up, wants
@@ -29,6 +29,7 @@ from agrpo.rollout.prompts import Prompt, PromptSource
 from agrpo.rollout.scoring import Scorer, Unscored
 from agrpo.rollout.slots import Slots
 from agrpo.rollout.stats import Times
+from agrpo.rollout.useless import refuse_useless_epoch
 from agrpo.store.groups import Claim
 
 T = TypeVar("T")
@@ -170,21 +171,12 @@ class Dispatcher:
         await self._ledger.skip(claim.group_id, reason, message)
         self._gauges.count(f"rollout/{reason}_count")
         await self._settle()
-        await self._refuse_useless_epoch(prompt.epoch, words or reason)
+        await self._look_back(prompt.epoch, words or reason)
 
-    async def _refuse_useless_epoch(self, epoch: int, last_words: str) -> None:
-        """Raise BadInput when no prompt of a whole epoch gave rollouts with a reward, in any worker."""
+    async def _look_back(self, epoch: int, last_words: str) -> None:
         num_rows = self._prompts.num_rows
-        if num_rows is None or self._view.next_prompt_index < (epoch + 1) * num_rows:
-            return
-        unusable = await self._ledger.skipped(epoch * num_rows, (epoch + 1) * num_rows)
-        unusable.pop("outage", None)
-        if sum(unusable.values()) == num_rows:
-            reasons = ", ".join(f"{number} {name}" for name, number in unusable.items())
-            raise BadInput(
-                f"no prompt of epoch {epoch} can be used ({reasons}); there is nothing to train on: look at "
-                f"filter_prompt, rewards, --max-model-len and the events of the run. The last reason: {last_words}"
-            )
+        if num_rows is not None and self._view.next_prompt_index >= (epoch + 1) * num_rows:
+            await refuse_useless_epoch(self._ledger, num_rows, epoch, last_words)
 
     async def _score_groups(self) -> None:
         while True:
@@ -206,7 +198,7 @@ class Dispatcher:
         self._group_size.add(num_sample_tokens(generated.group))
         await self._settle()
         if commit.drop_reason == NO_REWARD:
-            await self._refuse_useless_epoch(commit.epoch, "no reward function, environment or agent gave a reward")
+            await self._look_back(commit.epoch, "no reward function, environment or agent gave a reward")
 
     async def _settle(self) -> None:
         """A group has left this worker's hands: look at the store again before saying so.

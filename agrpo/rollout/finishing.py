@@ -5,15 +5,12 @@ from dataclasses import replace
 import numpy as np
 
 from agrpo.advantages import has_signal, total_rewards
-from agrpo.records import GroupCommit, RolloutGroup, ScoredRollout
+from agrpo.records import NO_REWARD, GroupCommit, RolloutGroup, ScoredRollout
 from agrpo.rollout.hooks import advantages_of
 from agrpo.rollout.loop import AsyncRolloutLoop
 from agrpo.rollout.members import GeneratedGroup
 from agrpo.rollout.stats import Times, group_stats
 from agrpo.rollout.tool_stats import environment_stats, tool_stats
-
-NO_REWARD = "no_reward"
-"""Why a group is dropped of which no source scored any rollout."""
 
 
 def finished(

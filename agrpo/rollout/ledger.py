@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from agrpo.errors import AgrpoError, BadInput
 from agrpo.records import GroupCommit
-from agrpo.store import Attempt, Membership, drafts, events, groups, metrics, processes, servers, workers
+from agrpo.store import Attempt, Membership, drafts, events, groups, metrics, processes, servers, steps, workers
 from agrpo.store.drafts import Draft, NewTurn
 from agrpo.store.groups import Claim
 from agrpo.store.servers import ServerRecord
@@ -118,6 +118,10 @@ class Ledger:
     async def skipped(self, start: int, stop: int) -> dict[str, int]:
         """How many of these prompts gave no rollouts, or none with a reward, by reason, in any worker."""
         return await self._call(lambda: groups.skipped(self._attempt.store, self._attempt.run_id, start, stop))
+
+    async def has_trained(self) -> bool:
+        """Whether the run has finished a step."""
+        return await self._call(lambda: steps.last_finished(self._attempt.store, self._attempt.run_id) > 0)
 
     async def say(self, admission: Admission) -> None:
         """Replace what this worker last said of itself."""

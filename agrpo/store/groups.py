@@ -9,7 +9,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, func, insert, or_, select, update
 
 from agrpo import codec
-from agrpo.records import GroupCommit, ScoredRollout
+from agrpo.records import NO_REWARD, GroupCommit, ScoredRollout
 from agrpo.store import drafts, schema, streams
 from agrpo.store.attempt import Attempt
 from agrpo.store.json_text import to_floats
@@ -148,7 +148,7 @@ def groups(store: Store, run_id: str, status: Status | None = None) -> list[Grou
 def skipped(store: Store, run_id: str, start: int, stop: int) -> dict[str, int]:
     """How many prompts with an index from `start` to `stop` gave no rollouts, or none with a reward, by reason."""
     here = (_groups.run_id == run_id, _groups.prompt_index >= start, _groups.prompt_index < stop)
-    dropped = (_groups.status == "dropped", or_(_groups.version.is_(None), _groups.drop_reason == "no_reward"))
+    dropped = (_groups.status == "dropped", or_(_groups.version.is_(None), _groups.drop_reason == NO_REWARD))
     query = select(_groups.drop_reason, func.count()).where(*here, *dropped).group_by(_groups.drop_reason)
     with store.read() as connection:
         return {row[0]: row[1] for row in connection.execute(query)}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agrpo.errors import BadInput, LeaseLost, RewardError
-from agrpo.store import events, groups, leases, processes, samples, servers, workers
+from agrpo.store import events, groups, leases, processes, samples, servers, steps, workers
 from tests.rollout.run_world import RunWorld, Varied, by_status, finished, length_reward, prompt_ids, rows
 from tests.worlds.scripted_server import Answer, ScriptedServer
 
@@ -165,6 +165,19 @@ def test_an_epoch_without_any_reward_is_an_error(world: RunWorld) -> None:
     world.settings = {"max_steps": 10}
     with pytest.raises(BadInput, match=r"no prompt of epoch 0 can be used \(3 no_reward\).*agent gave a reward"):
         world.run(world.spec(rows(3), [none_reward]), lambda: False)
+
+
+def test_an_epoch_without_any_reward_is_an_event_once_the_run_has_trained(world: RunWorld) -> None:
+    """A judge may be away for as long as an epoch takes."""
+    world.settings = {"max_steps": 10}
+    steps.record(world.attempt, 1, [], 0)
+    steps.finish(world.attempt, 1, "digest", {})
+
+    def told() -> list[str]:
+        return [event.message for event in events.events(world.store, "run") if event.kind == "epoch_useless"]
+
+    world.run(world.spec(rows(2), [none_reward]), lambda: any("epoch 1" in words for words in told()))
+    assert told()[0].startswith("no prompt of epoch 0 can be used (2 no_reward): nothing of it is trained. The last")
 
 
 def test_a_lost_lease_stops_the_worker_at_once(world: RunWorld, server: ScriptedServer) -> None:
