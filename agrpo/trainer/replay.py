@@ -126,8 +126,6 @@ def replay(
     Raises BadInput for steps that cannot be made.
     """
     stored = runs.get_run(store, run_id)
-    if "model" not in stored.config or isinstance(stored.config["model"], str):
-        raise BadInput(f"run {run_id!r} was started by a script, which alone knows its model: only runs of run files")
     run = runfile.RunFile.model_validate(stored.config)
     begin = Choice(start, from_step, ()) if start else _beginning(store, run_id, from_step)
     _refuse_impossible(store, run_id, from_step, to_step)

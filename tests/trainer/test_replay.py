@@ -121,12 +121,6 @@ def test_a_damaged_checkpoint_is_no_beginning(recorded, tmp_path):
         shutil.move(tmp_path / MARKER, f"{folder}/checkpoints/checkpoint-1/{MARKER}")
 
 
-def test_a_run_of_a_script_is_refused(recorded):
-    runs.create_run(recorded.store, "script", {"model": "x"}, "h", "d")
-    with pytest.raises(BadInput, match="started by a script"):
-        replay(recorded.store, "script", 1)
-
-
 def test_a_gpu_repeats_itself_only_with_deterministic_kernels():
     """Else other bits would count as a difference (exit 1), when they say nothing (exit 3)."""
     assert environment("tree_cpu")["deterministic"] is False
