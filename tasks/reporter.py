@@ -43,6 +43,7 @@ _WORTH_A_LINE = {
     "server_lost_weights",
     "environment_changed",
     "checkpoint_skipped",
+    "epoch_useless",
 }
 _STOPS = {StateType.CANCELLING, StateType.CANCELLED}
 
