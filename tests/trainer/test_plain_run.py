@@ -10,6 +10,7 @@ import pytest
 from agrpo.errors import BadInput, ChildFailed, LeaseHeld
 from agrpo.launch.launcher import Launcher
 from agrpo.store import Attempt, Store, leases, processes, runs, servers, steps
+from agrpo.trainer.async_grpo_config import AsyncGRPOConfig
 from agrpo.trainer.plain_run import ScriptRun, attach_script, open_store, running
 from agrpo.trainer.stopping import StopSwitch
 from tests.trainer import ledger
@@ -69,6 +70,13 @@ def test_a_worker_that_never_starts_is_missed_whatever_an_earlier_one_said(attem
     eventually(lambda: fails(run, "loop 'start' gave no sign of life"))
 
 
+def begin_and_stop(store: Store, args: AsyncGRPOConfig) -> None:
+    """A run of which nothing is left but its row."""
+    begun = attach_script(store, args, "model", resume=None)
+    assert begun.attempt is not None
+    leases.release(begun.attempt, "stopped")
+
+
 def test_a_second_script_leaves_the_checkpoints_of_a_living_run_alone(tmp_path: Path) -> None:
     args = ledger.config(tmp_path, output_dir=str(tmp_path))
     store = open_store(tmp_path)
@@ -87,9 +95,7 @@ def test_a_new_run_takes_the_old_checkpoints_away_only_once_it_exists(tmp_path: 
     """Else a script that ends in between would leave a run that cannot find them; here it ended just after that."""
     args = ledger.config(tmp_path, output_dir=str(tmp_path))
     store = open_store(tmp_path)
-    first = attach_script(store, args, "model", resume=None)
-    assert first.attempt is not None
-    leases.release(first.attempt, "stopped")
+    begin_and_stop(store, args)
     runs.create_run(store, "train-2", {}, "hash", str(tmp_path))
     (tmp_path / "checkpoint-1").mkdir()
     attach_script(store, args, "model", resume=True)
@@ -102,9 +108,7 @@ def test_a_resumed_run_keeps_what_it_was_filling(tmp_path: Path, capsys: pytest.
     args = ledger.config(tmp_path, output_dir=str(tmp_path))
     store = open_store(tmp_path)
     for _ in range(2):
-        attached = attach_script(store, args, "model", resume=None)
-        assert attached.attempt is not None
-        leases.release(attached.attempt, "stopped")
+        begin_and_stop(store, args)
     second = leases.acquire(store, "train-2", DEAD)
     steps.record(second, 1, [], 0)
     steps.finish(second, 1, "digest", {})
@@ -117,9 +121,7 @@ def test_a_resumed_run_keeps_what_it_was_filling(tmp_path: Path, capsys: pytest.
 def test_a_run_that_cannot_set_old_checkpoints_aside_gives_its_lease_back(tmp_path: Path) -> None:
     args = ledger.config(tmp_path, output_dir=str(tmp_path))
     store = open_store(tmp_path)
-    first = attach_script(store, args, "model", resume=None)
-    assert first.attempt is not None
-    leases.release(first.attempt, "stopped")
+    begin_and_stop(store, args)
     (tmp_path / "checkpoint-1").mkdir()
     (tmp_path / "previous-1").touch()
     with pytest.raises(FileExistsError):
